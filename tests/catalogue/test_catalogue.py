@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import program
 
 from validator.catalogue import bundled_recipes
 from validator.commands import list as table
 from validator.errors import RecipeError
+from validator.knowledge.devices import parse_machine
 from validator.run.settings import run_of_values
 
 pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/catalogue/*"])
@@ -111,3 +114,36 @@ def test_no_match_is_said() -> None:
         table.format_catalogue([])
     with pytest.raises(RecipeError, match="is not known"):
         bundled_recipes.catalogue_rows(model="gwen7b")
+
+
+def listed(*words: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(program.run("list", *words, "--format", "json").output)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("machine", "model"),
+    [("1xl40s", "qwen3-8b"), ("gh200-144g", "qwen3-4b-2507"), ("2xa40", "qwen3-8b"), ("8xh20", "qwen3-32b")],
+)
+def test_where_no_recipe_is_made_for_a_machine_those_that_run_there_are_offered(machine: str, model: str) -> None:
+    rows = listed("--machine", machine, "--model", model)
+    target = parse_machine(machine)
+    assert rows
+    for row in rows:
+        there = parse_machine(row["machine"])
+        assert there.device.id == target.device.id != parse_machine(row["made_for"]).device.id
+        assert there.world == parse_machine(row["made_for"]).world <= target.world
+        judged = program.run("explain", row["name"], "--machine", row["machine"], "--format", "json")
+        assert (row["verdict"], json.loads(judged.output)["verdict"]) == ("fits", "fits")
+    said = " ".join(program.run("list", "--machine", machine, "--model", model).output.split())
+    assert f"no recipe is made for {rows[0]['machine']}; these, for other devices, run there unchanged" in said
+
+
+def test_recipes_made_for_a_machine_stand_alone() -> None:
+    assert all(row["made_for"] == row["machine"] for row in listed("--machine", "2xrtx-4090", "--model", "qwen3-8b"))
+
+
+def test_a_machine_on_which_no_recipe_runs_is_led_to_plan() -> None:
+    result = program.run_to_exception("list", "--machine", "rtx-2060", "--model", "qwen3-32b")
+    assert isinstance(result.exception, RecipeError)
+    assert "plan --model qwen3-32b --machine rtx-2060 --write FILE.yaml" in str(result.exception)

@@ -38,7 +38,7 @@ def answer(words: str) -> Any:
     [
         ("list --model qwen7b", [0], ["name", "summary", "model", "machine", "method", "device_gib", "host_gib",
                                       "samples", "verdict", "hours", "rows", "enough_for_tokens",
-                                      "assumes"]),
+                                      "assumes", "made_for"]),
         ("plan --model qwen3b --machine 1xa100-80g", [], WHOLE),
         ("plan --model qwen3b --machine 1xa100-80g", ["machine"], ["name", "host_ram_gib", "usable_gib"]),
         ("plan --model qwen3b --machine 1xa100-80g", ["plans", 0], PLAN),

@@ -4,8 +4,8 @@ the argument RECIPE of a command stands."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,7 +43,8 @@ class CatalogueRow:
     memory in GiB (2^30 bytes). `samples`: the recommended number. `hours`: the hours that the recipe's header block
     states for `rows`, the rows of the data sets that the recipe names, or else for `samples`. `enough_for_tokens`:
     device memory is expected to suffice if no sample is longer, and it is not known whether one is. `assumes`: what the
-    verdict takes for granted."""
+    verdict takes for granted. `made_for`: the machine that the recipe names. `machine`, for which it is judged, differs
+    from it only if no recipe is made for the machine that was asked for."""
 
     name: str
     summary: str | None
@@ -58,6 +59,7 @@ class CatalogueRow:
     rows: int | None = None
     enough_for_tokens: int | None = None
     assumes: tuple[Assumption, ...] = ()
+    made_for: str | None = None
 
 
 def recipe_names() -> list[str]:
@@ -119,14 +121,37 @@ def catalogue_rows(
     recipes for this device that need no more devices. `method`: a method such as qlora, or a variant such as dpo or
     offload. `host_ram_gib`: judge for this main memory per node. Raises RecipeError for an unknown machine or model."""
     target = devices.parse_machine(machine) if machine else None
-    wanted_model = models.find_model_by_any_name(model) if model else None
     return [
-        _catalogue_row(each)
-        for each in resolved_recipes(host_ram_gib)
-        if (target is None or _runs_on(each, target))
-        and (wanted_model is None or (each.model is not None and each.model.arch == wanted_model.arch))
-        and (method is None or method == method_name(each) or method in _name_variants(each))
+        catalogue_row(each, _stated_hours(each))
+        for each in filter(_filter_of(model, method), resolved_recipes(host_ram_gib))
+        if target is None or _runs_on(each, target)
     ]
+
+
+def recipes_on(target: Machine, model: str | None = None, method: str | None = None) -> Iterator[RunSettings]:
+    """Yield the runs of the catalogue recipes for other devices on as many devices of the target, if it has so many.
+    The filters are those of `catalogue_rows`. Whether the runs fit and are free of errors is not judged."""
+    for own in filter(_filter_of(model, method), resolved_recipes()):
+        machine = own.machine
+        if (
+            machine
+            and machine.device.usable_gib
+            and machine.nodes <= target.nodes
+            and machine.devices <= target.devices
+        ):
+            document = load_recipe(own.workspace.recipe)
+            header = {key: value for key, value in document.header.items() if key != "host_ram_gib"}
+            there = str(target._replace(nodes=machine.nodes, devices=machine.devices))
+            yield resolve(replace(document, header=header), there, target.host_ram_gib)
+
+
+def _filter_of(model: str | None, method: str | None) -> Callable[[RunSettings], bool]:
+    """Return a function that is true for the recipes that pass the filters. Raises RecipeError for an unknown model."""
+    wanted_model = models.find_model_by_any_name(model) if model else None
+    return lambda each: (
+        (wanted_model is None or (each.model is not None and each.model.arch == wanted_model.arch))
+        and (method is None or method == method_name(each) or method in _name_variants(each))
+    )
 
 
 def _name_variants(recipe: RunSettings) -> list[str]:
@@ -147,7 +172,8 @@ def _runs_on(recipe: RunSettings, target: Machine) -> bool:
     )
 
 
-def _catalogue_row(recipe: RunSettings) -> CatalogueRow:
+def catalogue_row(recipe: RunSettings, hours: HoursRange | None) -> CatalogueRow:
+    """Return the row of a catalogue recipe on the machine for which it is resolved, which takes so many hours."""
     prediction = predict(recipe)
     device, host = prediction.device_memory, prediction.host_memory
     return CatalogueRow(
@@ -160,8 +186,9 @@ def _catalogue_row(recipe: RunSettings) -> CatalogueRow:
         host_gib=round(host.expected / GIB, 1) if host else None,
         samples=recipe.declared.samples,
         verdict=prediction.verdict,
-        hours=_stated_hours(recipe),
+        hours=hours,
         rows=recipe.declared.rows,
+        made_for=recipe.header.get("machine"),
         enough_for_tokens=prediction.fitting_length,
         assumes=verdict_assumptions(recipe),
     )

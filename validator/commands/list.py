@@ -8,11 +8,17 @@ import click
 
 from validator import escaping
 from validator.catalogue import bundled_recipes
-from validator.catalogue.bundled_recipes import CatalogueRow
+from validator.catalogue.bundled_recipes import CatalogueRow, HoursRange
 from validator.commands import options
 from validator.errors import RecipeError
 from validator.escaping import shell_join
+from validator.knowledge.devices import parse_machine
 from validator.output.terminal import columns_left_out, emit, format_table
+from validator.plan.other_machines import usual_host_ram
+from validator.rules.problems import is_free_of_errors
+from validator.run.prediction import predict
+from validator.run.recipe_labels import stated_prediction
+from validator.run.settings import RunSettings
 from validator.wording import two_digits
 from validator.wrapping import is_terminal, terminal_width, wrap_lines
 
@@ -30,8 +36,29 @@ def command(machine: str | None, model: str | None, method: str | None, host_ram
     filter one row for each machine.
     """
     rows = bundled_recipes.catalogue_rows(machine, model, method, host_ram)
+    if machine and not rows:
+        rows = _rows_of_other_devices(machine, model, method, host_ram)
     unfiltered = is_terminal() and not (machine or model or method)
     emit(rows, form, format_machines if unfiltered else lambda rows: format_catalogue(rows, machine, model))
+
+
+def _rows_of_other_devices(
+    machine: str, model: str | None, method: str | None, host_ram: float | None
+) -> list[CatalogueRow]:
+    """Return the recipes that are made for other devices and run on this machine unchanged, judged for it."""
+    target = parse_machine(machine, host_ram)
+    target = target._replace(host_ram_gib=target.host_ram_gib or usual_host_ram(target))
+    runs = bundled_recipes.recipes_on(target, model, method)
+    return [
+        bundled_recipes.catalogue_row(run, _predicted_hours(run))
+        for run in runs
+        if predict(run).verdict == "fits" and is_free_of_errors(run)
+    ]
+
+
+def _predicted_hours(run: RunSettings) -> HoursRange | None:
+    hours = (stated_prediction(run) or {}).get("hours")
+    return HoursRange(*hours) if hours else None
 
 
 COLUMNS = ("name", "model", "machine", "method", "device_gib", "host_gib", "rows", "hours", "verdict")
@@ -50,6 +77,12 @@ def format_catalogue(rows: Sequence[CatalogueRow], machine: str | None = None, m
         raise RecipeError(f"no recipe matches; `{plan}` makes one in a second, `lmf-recipes list` shows all there are")
     cells = [_row_cells(row) for row in rows]
     left_out = columns_left_out(COLUMNS, cells, OPTIONAL_COLUMNS)
+    if machine and rows[0].made_for != rows[0].machine:
+        there = str(rows[0].machine)
+        left_out.append(
+            f"no recipe is made for {there}; these, for other devices, run there unchanged and are judged for it; "
+            f"`lmf-recipes copy NAME .` takes one, `--machine {there}` judges the copy for it"
+        )
     turns = [f"{row.name}: {one.text}" for row in rows for one in row.assumes]
     return escaping.escape_lines(
         [*format_table(COLUMNS, cells, OPTIONAL_COLUMNS), *wrap_lines(turns, terminal_width()), *left_out]
