@@ -74,12 +74,13 @@ def test_a_hub_name_and_a_start_from_scratch_need_no_weights_here() -> None:
 
 
 @pytest.mark.usefixtures("mine")
-def test_a_run_stops_and_a_dry_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_stops_and_a_dry_run_prints_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", lambda *_a, **_k: pytest.fail("started"))
     words = ["train", "recipe.yaml", "--machine", "1xcpu"]
     dry, real = (CliRunner().invoke(group, [*words, *more]) for more in (["--dry-run"], []))
-    assert (dry.exit_code, real.exit_code) == (0, 1)
-    assert "a run here would stop: `mine` holds no weights" in dry.stderr
+    assert (dry.exit_code, real.exit_code) == (1, 1)
+    assert "start         would be refused: `mine` holds no weights" in dry.stderr
+    assert "llamafactory-cli train" in dry.stdout
     assert "this machine: error: `mine` holds no weights" in real.stderr
 
 

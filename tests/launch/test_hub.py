@@ -178,8 +178,8 @@ def test_a_dry_run_says_what_is_lacking_and_a_run_stops(monkeypatch: pytest.Monk
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(subprocess, "run", lambda *_a, **_k: pytest.fail("started"))
     dry = run("train", "recipe.yaml", "--machine", "1xcpu", "--dry-run")
-    assert dry.exit_code == 0, dry.output
-    assert "a run here would stop: HF_HUB_OFFLINE is set" in dry.stderr
+    assert dry.exit_code == 1, dry.output
+    assert "start         would be refused: HF_HUB_OFFLINE is set" in dry.stderr
     real = run("train", "recipe.yaml", "--machine", "1xcpu")
     assert real.exit_code == 1
     assert "this machine: error: HF_HUB_OFFLINE is set" in real.stderr

@@ -187,7 +187,7 @@ def _typed(journey: Journey, text: str, here: Path, environment: dict[str, str])
         os.close(writer)
         with os.fdopen(reader) as pwd:
             here = Path(pwd.read().strip() or here)
-        if "--dry-run" in command and not ended.returncode:
+        if "--dry-run" in command:
             lines = [line for line in ended.stdout.splitlines() if "llamafactory-cli train " in line]
             journey.dry_runs += [(here, line) for line in lines]
         printed = journey.told(ended.stdout)

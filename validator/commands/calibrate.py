@@ -86,7 +86,7 @@ def _time_steps(
         target = targets.allocate_devices(resolve(document), dry=False)
         if not target.accelerators and not first.on_cpu:
             raise RecipeError("this machine shows no device that steps could be timed on; --log takes a run elsewhere")
-        run = preflight.check_before_start(document, target, None)
+        run, _ = preflight.check_before_start(document, target, None)
         if run.machine is None or Launch(run).nodes > 1:
             raise RecipeError("steps are timed on one node; of a run on several give the first one's log: --log FILE")
         prepared = local_launch.build_launch(run, words, target.device_env)

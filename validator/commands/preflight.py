@@ -24,10 +24,10 @@ from validator.run.settings import RunSettings, resolve
 
 def check_before_start(
     document: Document, target: DeviceAllocation, host_ram: float | None, dry: bool = False
-) -> RunSettings:
+) -> tuple[RunSettings, list[str]]:
     """Return the run as it would run on `target` (the devices that the run gets), after printing findings and what this
-    machine lacks. The program ends here, with exit code 1, if that would stop the run. If `dry` is true, missing files
-    and packages do not end the program, because the run may be for another machine."""
+    machine lacks, and why the start would be refused. The program ends here, with exit code 1, if it would be. If `dry`
+    is true, missing files and packages do not end the program, because the run may be for another machine."""
     ram = target.host_ram_gib if host_ram is None else host_ram
     for note in target.notes:
         print_lines(note.text, err=True)
@@ -36,9 +36,9 @@ def check_before_start(
     context = CheckContext(allocation=target)
     if target.accelerators or not dry:  # else this is not the machine that the run is for
         _report(start_checks.PREFLIGHT_OF_MACHINE, run, context)
-    _report(start_checks.PREFLIGHT, run, context, dry)
+    refusals = [*filter(None, [target.refusal]), *_report(start_checks.PREFLIGHT, run, context, dry)]
     report_data(run)
-    return run
+    return run, refusals
 
 
 def require_no_errors(document: Document, machine: str | None, host_ram_gib: float | None) -> None:
@@ -51,15 +51,17 @@ def require_no_errors(document: Document, machine: str | None, host_ram_gib: flo
         sys.exit(1)
 
 
-def _report(checks: Sequence[Check], run: RunSettings, context: CheckContext, dry: bool = False) -> None:
+def _report(checks: Sequence[Check], run: RunSettings, context: CheckContext, dry: bool = False) -> list[str]:
     """Print warnings and errors of the checks. The program ends here, with exit code 1, if one is an error and the run
-    is not a dry one."""
+    is not a dry one. Return the errors of a dry run instead of printing them."""
     problems = [line for check in checks for line in check(run, context) if line.state != "ok"]
+    errors = [line.found for line in problems if line.state == "error"]
     for line in problems:
-        stops = dry and line.state == "error"
-        print_lines(f"{'a run here would stop' if stops else f'this machine: {line.state}'}: {line.found}", err=True)
-    if any(line.state == "error" for line in problems) and not dry:
+        if not (dry and line.state == "error"):
+            print_lines(f"this machine: {line.state}: {line.found}", err=True)
+    if errors and not dry:
         sys.exit(1)
+    return errors
 
 
 def report_data(run: RunSettings) -> None:

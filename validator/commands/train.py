@@ -13,12 +13,14 @@ import click
 from validator.catalogue.bundled_recipes import locate_recipe
 from validator.commands import options, preflight
 from validator.entry import OutputError
+from validator.errors import RecipeError
 from validator.knowledge import releases
+from validator.launch import after_training, local_launch, resume
 from validator.launch import device_allocation as targets
-from validator.launch import local_launch, resume
 from validator.launch import short_run as smoking
 from validator.launch.device_allocation import DeviceAllocation
 from validator.launch.local_launch import LocalLaunch, lock_output_dir
+from validator.launch.start_summary import start_summary
 from validator.machine.installed_packages import find_installed
 from validator.output.terminal import print_lines
 from validator.processes import END_SIGNALS
@@ -37,7 +39,7 @@ from validator.run.settings import RunSettings, resolve
     help="Judge for this machine; default: the one here.",
 )
 @options.HOST_RAM_OPTION
-@click.option("--dry-run", is_flag=True, help="Check, and print the command instead of running it.")
+@click.option("--dry-run", is_flag=True, help="Check, say what a start would do, and print its command.")
 @click.option("--smoke", is_flag=True, help="Two steps, an evaluation and a save, in a folder beside the output.")
 @click.option(
     "--grace",
@@ -58,7 +60,8 @@ def command(
 
     Ctrl-C, SIGTERM and SIGHUP end the run after a save that is under way, a second Ctrl-C at once. No process is left.
 
-    Exit code 1 where the recipe has an error, or this machine lacks what it needs; 130, 143 or 129 after these signals;
+    Exit code 1 where the recipe has an error, or this machine lacks what it needs, also of a dry run unless --machine
+    names another one; 130, 143 or 129 after these signals;
     else that of llamafactory-cli.
     """
     if recipe == "-":
@@ -69,7 +72,7 @@ def command(
     # A dry run where no device is may be for a machine with other packages.
     installed = find_installed().versions(releases.ENGINE_FIELDS) if target.accelerators or not dry_run else {}
     document = with_missing_header_fields(document, installed)
-    run = preflight.check_before_start(document, target, host_ram, dry_run)
+    run, refusals = preflight.check_before_start(document, target, host_ram, dry_run)
     if smoke:  # judged as the whole run
         overrides = (*overrides, *smoking.smoke_overrides(run))
         document = options.load_configured(recipe, overrides, options.EVERY_PATH_HERE)
@@ -80,8 +83,22 @@ def command(
         if not smoke:
             _report_earlier_run(run, dry_run)
         if not dry_run:
-            _train_and_exit(run, prepared, smoke, grace, lock)
+            _train_and_exit(run, prepared, overrides, smoke, grace, lock)
+    elsewhere = machine != options.AUTO_MACHINE and not run.on_cpu
+    refusals += _launch_refusals(prepared)
+    print_lines(*start_summary(run, prepared, target, refusals, elsewhere), err=True)
     print_lines(*prepared.commands())
+    sys.exit(1 if refusals and not elsewhere else 0)
+
+
+def _launch_refusals(prepared: LocalLaunch) -> list[str]:
+    """Return why llamafactory-cli could not be started here, for a dry run. What several nodes need of their
+    environment is left out, because the dry run prints the command of each node."""
+    try:
+        local_launch.check_can_start(prepared, nodes=1)
+    except RecipeError as err:
+        return [str(err)]
+    return []
 
 
 def _launch_machine(document: Document, machine: str, dry: bool) -> DeviceAllocation:
@@ -101,15 +118,23 @@ def _report_earlier_run(run: RunSettings, dry: bool) -> None:
 
 
 def _train_and_exit(
-    run: RunSettings, prepared: LocalLaunch, smoke: bool, grace: float | None, lock: int | None
+    run: RunSettings,
+    prepared: LocalLaunch,
+    overrides: Sequence[str],
+    smoke: bool,
+    grace: float | None,
+    lock: int | None,
 ) -> NoReturn:
-    """Train, print where the results are, and end the program with the trainer's exit code. `smoke` is true for a smoke
+    """Train, print where the results are and what to do with them, and end the program with the trainer's exit code.
+    `overrides` are the words of the command line that changed the recipe. `smoke` is true for a smoke
     run, whose summary is printed. `grace` is the number of seconds from a signal until the trainer is killed (None: by
     the size of a checkpoint). `lock` is the file descriptor of the locked output folder, if it is locked."""
     began = time.monotonic()
     code = local_launch.run_training(prepared, grace, lock)
     for path in local_launch.result_files(prepared.output) if code == 0 else ():
         print_lines(f"saved: {path}")
+    for step in after_training.next_steps(run, prepared.output, overrides) if code == 0 and not smoke else ():
+        print_lines(step)
     if smoke and code == 0:
         print_lines(smoking.smoke_summary(prepared.output, time.monotonic() - began))
     if code:

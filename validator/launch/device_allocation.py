@@ -24,7 +24,7 @@ class DeviceAllocation:
     recipe's own machine when the recipe is checked; None keeps the recipe's values. `accelerators` are the selected
     devices, and `device_env` holds the environment variables that hide all other devices from the run. `notes` explain
     the selection to the user. `this_machine` is this machine with all its devices; None if they are not known or not
-    asked for."""
+    asked for. `refusal` is why a run would be refused here, if a dry run goes on nevertheless."""
 
     machine: str | None = None
     host_ram_gib: float | None = None
@@ -32,6 +32,7 @@ class DeviceAllocation:
     device_env: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[Note] = ()
     this_machine: ThisMachine | None = None
+    refusal: str = ""
 
 
 def allocate_devices(run: RunSettings, *, dry: bool) -> DeviceAllocation:
@@ -46,7 +47,7 @@ def allocate_devices(run: RunSettings, *, dry: bool) -> DeviceAllocation:
     except RecipeError as err:
         if not dry:
             raise
-        return DeviceAllocation(notes=[Note(f"{err}; {_judged_for(run)}; a run here would be refused")])
+        return DeviceAllocation(notes=[Note(f"{err}; {_judged_for(run)}")], refusal=str(err))
     if machine is None:
         unknown = f"the devices of this machine are not known: {this_machine.NO_DRIVER_TOOL}"
         return DeviceAllocation(notes=[Note(f"{unknown}; {_judged_for(run)}")])

@@ -225,10 +225,11 @@ def run_training(prepared: LocalLaunch, grace: float | None = None, lock: int | 
     return run_supervised(prepared.process, grace, prepared.output, lock)
 
 
-def check_can_start(prepared: LocalLaunch) -> None:
+def check_can_start(prepared: LocalLaunch, nodes: int | None = None) -> None:
     """Raise RecipeError if an installed package is outside the releases that the recipe names, or if this machine
-    cannot start the run (llamafactory-cli is missing, or a node's rank or address is unknown)."""
+    cannot start the run (llamafactory-cli is missing, or a node's rank or address is unknown). `nodes`: the number of
+    nodes that are started; None for those of the run."""
     run = prepared.launch.run
     for problem in run.releases.excluded(find_installed().versions(releases.ALL_FIELDS)):
         raise RecipeError(problem)
-    check_launchable(prepared.launch, prepared.launch.nodes)
+    check_launchable(prepared.launch, nodes or prepared.launch.nodes)

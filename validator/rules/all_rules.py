@@ -39,6 +39,7 @@ from validator.rules import (
     launch_environment,
     loss_choice,
     memory_fit,
+    missing_paths,
     model_releases,
     model_support,
     multimodal_models,

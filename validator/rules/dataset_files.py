@@ -17,6 +17,7 @@ from validator.recipe.suggestions import suggest, unknown_name
 from validator.rows import entry_inference
 from validator.rows.dataset_attr import SAMPLE_PARTS, SOURCE_OF_KEY
 from validator.rules import file_paths, subjects
+from validator.rules.missing_paths import is_missing
 from validator.rules.rule import ERROR, MAX_FINDINGS, WARNING, Findings, rule
 from validator.rules.subjects import PlaceIn
 from validator.run import dataset_registry, other_registries
@@ -230,7 +231,7 @@ def data_file_missing(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findin
     Source: llamafactory/data/loader.py:_load_single_dataset
     Fix: put the file there; `file_name` counts from `dataset_dir`.
     """
-    if dataset.source == "file" and not dataset.present and file_paths.is_missing(run, dataset.path, "data"):
+    if dataset.source == "file" and not dataset.present and is_missing(run, dataset.path, "data"):
         there = [path.name for path in safe_read.glob_folder(dataset.folder, "*")]
         found = f"data set `{dataset.name}`: `{dataset.path}` does not exist (`file_name` is relative to `dataset_dir`)"
         near = suggest(str(dataset.entry["file_name"]), there)

@@ -1,4 +1,4 @@
-"""PTH001 to PTH008, PTH012, PTH013, PTH016, PTH017 and PTH028 to PTH030: whether a recipe's paths and model names lead
+"""PTH001 to PTH008, PTH012, PTH013, PTH016, PTH017, PTH028 and PTH029: whether a recipe's paths and model names lead
 to something that can be used.
 
 Data sets are judged in dataset_files, results of earlier runs in resume_rules."""
@@ -11,15 +11,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from validator.errors import RecipeError
-from validator.finding import USUAL_FINDINGS, Edit, Fix, Verdict
+from validator.finding import Edit, Fix, Verdict
 from validator.knowledge import models, unknown_models
 from validator.knowledge.models import Model
-from validator.knowledge.path_keys import ADAPTER_KEYS, MODEL_KEYS, PATH_KEYS, READ_KEYS, PathKey
+from validator.knowledge.path_keys import ADAPTER_KEYS, MODEL_KEYS, PATH_KEYS, READ_KEYS
 from validator.recipe import safe_read
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.safe_read import read_json
 from validator.recipe.suggestions import suggest
 from validator.rules import subjects
+from validator.rules.missing_paths import has_variable, is_missing
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule, set_value
 from validator.rules.subjects import PlaceIn, in_json_setting
 from validator.run import model_files
@@ -30,7 +31,6 @@ from validator.run.named_paths import named_paths, outputs
 from validator.run.prediction import predict
 from validator.run.settings import RunSettings
 from validator.run.trained_model import find_earlier_adapter, is_local_name
-from validator.wording import clip, plural
 
 _VERDICT_WORDS: Mapping[Verdict, str] = {"fits": "fits", "tight": "is tight", "exceeds": "exceeds memory"}
 _WHOLE_MODEL_KEYS = [key for key in MODEL_KEYS if key.name != "reward_model"]  # that one is an adapter by default
@@ -265,54 +265,6 @@ def _deepspeed_file_name(run: RunSettings) -> str | None:
         return None
     encoded = "." not in value and re.fullmatch(r"[A-Za-z0-9_=-]{24,}", value)
     return None if encoded else value
-
-
-def has_variable(path: str) -> bool:
-    """True if the path contains `~` or an environment variable."""
-    return ("~" in path or "$" in path) and bool(re.search(r"^~|(?<!\\)\$[\w{]", path))
-
-
-def is_missing(run: RunSettings, path: str | Path, kind: str) -> bool:
-    """True if a path does not exist, and is not one that may exist on the training machine alone. Paths with variables
-    are left to PTH004. `kind`: the kind of the path's key (PathKey)."""
-    found = run.workspace.find(str(path)) or has_variable(str(path))
-    return not found and not run.workspace.may_be_elsewhere(path, kind)
-
-
-_MAX_PATHS_NAMED = 3
-
-
-@rule("PTH030", NOTE)
-def paths_elsewhere(run: RunSettings) -> Findings:
-    """Paths are not looked for, because they may exist on the training machine alone.
-
-    Why: with `check --hook` or `--paths note`, and below the `path-prefixes` of a configuration file, a path that leads
-    out of the repository, a model, an adapter or the result of a run is no error where it is missing. A path inside of
-    the repository is.
-    Source: own (`lmf-recipes train` looks for them on the machine that trains)
-    Fix: none is needed; `--paths error` makes each of them an error.
-    """
-    if run.workspace.options == USUAL_FINDINGS:  # the usual case, and the quick way
-        return
-    wanted = [(path, key) for key, path in named_paths(run, READ_KEYS) if not key.may_be_on_hub or is_local_name(path)]
-    paths = [path for path, key in wanted if _is_elsewhere(run, _file_to_look_for(run, path, key), key.kind)]
-    files = (each.path for each in run.data.datasets if each.source == "file" and not each.present)
-    paths += [str(path) for path in files if _is_elsewhere(run, path, "data")]
-    if paths:
-        listed = ", ".join(f"`{clip(path)}`" for path in paths[:_MAX_PATHS_NAMED])
-        more = f" and {len(paths) - _MAX_PATHS_NAMED} more" if len(paths) > _MAX_PATHS_NAMED else ""
-        found = f"{len(paths)} {plural(len(paths), 'path')} may exist on the training machine alone: {listed}{more}"
-        yield None, f"{found}; `--paths error` makes a missing one an error"
-
-
-def _file_to_look_for(run: RunSettings, path: str, key: PathKey) -> str:
-    """Return the path whose absence stops the run: for `dataset_dir` that of the registry, if the run reads one."""
-    return f"{path}/{REGISTRY_FILE}" if key.name == "dataset_dir" and run.data.registry else path
-
-
-def _is_elsewhere(run: RunSettings, path: str | Path, kind: str) -> bool:
-    found = run.workspace.find(str(path)) or has_variable(str(path))
-    return not found and run.workspace.may_be_elsewhere(path, kind)
 
 
 @rule("PTH006", ERROR)

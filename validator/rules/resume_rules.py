@@ -10,7 +10,7 @@ from validator.finding import Place
 from validator.knowledge import models
 from validator.recipe import safe_read
 from validator.rules import subjects
-from validator.rules.file_paths import is_missing
+from validator.rules.missing_paths import is_missing
 from validator.rules.rule import ERROR, WARNING, Findings, rule
 from validator.rules.subjects import at_checkpoint_key
 from validator.run import checkpoints

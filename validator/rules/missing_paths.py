@@ -1,0 +1,62 @@
+"""PTH030, and which paths are missing: on this machine, and not because only the training machine has them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from validator.finding import USUAL_FINDINGS
+from validator.knowledge.path_keys import READ_KEYS, PathKey
+from validator.rules.rule import NOTE, Findings, rule
+from validator.run.dataset_registry import REGISTRY_FILE
+from validator.run.named_paths import named_paths
+from validator.run.settings import RunSettings
+from validator.run.trained_model import is_local_name
+from validator.wording import clip, plural
+
+_MAX_PATHS_NAMED = 3
+
+
+def has_variable(path: str) -> bool:
+    """True if the path contains `~` or an environment variable."""
+    return ("~" in path or "$" in path) and bool(re.search(r"^~|(?<!\\)\$[\w{]", path))
+
+
+def is_missing(run: RunSettings, path: str | Path, kind: str) -> bool:
+    """True if a path does not exist, and is not one that may exist on the training machine alone. Paths with variables
+    are left to PTH004. `kind`: the kind of the path's key (PathKey)."""
+    found = run.workspace.find(str(path)) or has_variable(str(path))
+    return not found and not run.workspace.may_be_elsewhere(path, kind)
+
+
+@rule("PTH030", NOTE)
+def paths_elsewhere(run: RunSettings) -> Findings:
+    """Paths are not looked for, because they may exist on the training machine alone.
+
+    Why: with `check --hook` or `--paths note`, and below the `path-prefixes` of a configuration file, a path that leads
+    out of the repository, a model, an adapter or the result of a run is no error where it is missing. A path inside of
+    the repository is.
+    Source: own (`lmf-recipes train` looks for them on the machine that trains)
+    Fix: none is needed; `--paths error` makes each of them an error.
+    """
+    if run.workspace.options == USUAL_FINDINGS:  # the usual case, and the quick way
+        return
+    wanted = [(path, key) for key, path in named_paths(run, READ_KEYS) if not key.may_be_on_hub or is_local_name(path)]
+    paths = [path for path, key in wanted if _is_elsewhere(run, _file_to_look_for(run, path, key), key.kind)]
+    files = (each.path for each in run.data.datasets if each.source == "file" and not each.present)
+    paths += [str(path) for path in files if _is_elsewhere(run, path, "data")]
+    if paths:
+        listed = ", ".join(f"`{clip(path)}`" for path in paths[:_MAX_PATHS_NAMED])
+        more = f" and {len(paths) - _MAX_PATHS_NAMED} more" if len(paths) > _MAX_PATHS_NAMED else ""
+        found = f"{len(paths)} {plural(len(paths), 'path')} may exist on the training machine alone: {listed}{more}"
+        yield None, f"{found}; `--paths error` makes a missing one an error"
+
+
+def _file_to_look_for(run: RunSettings, path: str, key: PathKey) -> str:
+    """Return the path whose absence stops the run: for `dataset_dir` that of the registry, if the run reads one."""
+    return f"{path}/{REGISTRY_FILE}" if key.name == "dataset_dir" and run.data.registry else path
+
+
+def _is_elsewhere(run: RunSettings, path: str | Path, kind: str) -> bool:
+    found = run.workspace.find(str(path)) or has_variable(str(path))
+    return not found and run.workspace.may_be_elsewhere(path, kind)
