@@ -187,7 +187,8 @@ def test_ascend_line_by_line(
 ) -> None:
     """On a server with eight 910B, and on a machine without devices for a recipe that names them."""
     monkeypatch.setenv("PATH", str(RECORDED / folder))
-    write(tmp_path / "cann/ascend_toolkit_install.info", f"version={cann}\n")
+    for part in ("toolkit", "ops"):
+        write(tmp_path / f"cann/ascend_{part}_install.info", f"version={cann}\n")
     run = resolve(parse_recipe("x.yaml", RECIPE), "8xascend-910b-64g")
     environment = {"ASCEND_HOME_PATH": str(tmp_path / "cann")} if cann else {}
     node = CheckContext(
@@ -200,6 +201,41 @@ def test_ascend_line_by_line(
     lines = ascend(node, run)
     assert " ".join(line.state for line in lines) == states
     assert says in told(lines)
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "operators", "says"),
+    [
+        (
+            "9.0.0",
+            None,
+            "warning: no operators (ascend_ops_install.info) beside toolkit 9.0.0; operators",
+        ),
+        ("9.0.0", "8.5.0", "warning: operators 8.5.0 beside toolkit 9.0.0; operators 9.0.0"),
+        ("9.0.0", "9.0.0", ""),
+        ("8.3.RC1", None, ""),  # told in another way
+        ("", None, ""),
+    ],
+)
+def test_cann_without_operators(toolkit: str, operators: str | None, says: str, tmp_path: Path) -> None:
+    """A toolkit alone starts, and stops at the first operator."""
+    home = tmp_path / "cann"
+    home.mkdir()
+    for part, release in (("toolkit", toolkit), ("ops", operators)):
+        if release:
+            write(home / f"aarch64-linux/ascend_{part}_install.info", f"version={release}\n")
+    node = CheckContext(tmp_path, {"ASCEND_HOME_PATH": str(home)}, site_packages=site(tmp_path / "site", NPU))
+    lines = [line for line in ascend(node) if "beside toolkit" in line.found]
+    assert told(lines).startswith(says) if says else not lines
+
+
+def test_a_cann_that_only_its_folder_names(tmp_path: Path) -> None:
+    (tmp_path / "cann-8.0.RC3").mkdir()
+    (tmp_path / "latest").symlink_to("cann-8.0.RC3")
+    node = CheckContext(
+        tmp_path, {"ASCEND_HOME_PATH": str(tmp_path / "latest")}, site_packages=site(tmp_path / "site", NPU)
+    )
+    assert "warning: CANN 8.0.RC3; 9.0.0, for which torch_npu 2.7.1.post4" in told(ascend(node))
 
 
 def test_cann_that_pip_has_installed(tmp_path: Path) -> None:
@@ -330,7 +366,8 @@ def test_torch_npu_and_cann(
     home = tmp_path / "usr/local/Ascend/ascend-toolkit/latest"
     if cann_release:
         info = f"package_name=Ascend-cann-toolkit\nversion={cann_release}\narch=aarch64\n"
-        write(home / "aarch64-linux/ascend_toolkit_install.info", info)
+        for part in ("toolkit", "ops"):
+            write(home / f"aarch64-linux/ascend_{part}_install.info", info)
     environment = dict.fromkeys(variables, str(home))
     node = CheckContext(tmp_path, environment, site_packages=site(tmp_path / "site", packages))
     assert told(ascend(node)).startswith(expected)

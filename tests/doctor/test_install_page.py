@@ -74,7 +74,8 @@ def lines_of(scene: Scene, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str
     places = site(folder / "site", scene.packages, files=files)
     home = folder / "cann"
     home.mkdir()
-    (home / "ascend_toolkit_install.info").write_text(f"version={scene.cann}\n")
+    for part in ("toolkit", "ops"):
+        (home / f"ascend_{part}_install.info").write_text(f"version={scene.cann}\n")
     environment = {"ASCEND_HOME_PATH": str(home)} if scene.cann else {}
     document = load_with_overrides(*locate_recipe(scene.recipe, ()))
     run, context = diagnosis.run_and_context(document, None)

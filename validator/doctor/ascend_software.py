@@ -4,7 +4,7 @@ install them."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from validator.doctor.check_result import CheckContext, CheckResult, error, ok, warning
@@ -18,6 +18,8 @@ from validator.run.settings import RunSettings
 _HOME_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")  # which set_env.sh sets
 _DEFAULT_FOLDERS = ("usr/local/Ascend/cann", "usr/local/Ascend/ascend-toolkit/latest")
 _PIP_FOLDERS = "ascend/cann-*/set_env.sh"  # where `pip install ascend-cann-toolkit` puts it, within site-packages
+_FOLDER_VERSION = re.compile(r"(\d+\.\d+\S*)$")  # after `cann-`, or alone in ascend-toolkit/
+_OPERATORS_FROM = (8, 5)  # since when the operators' installer leaves ascend_ops_install.info beside the toolkit's file
 _CANN_VERSION_LINE = re.compile(r"^version=(\S+)", re.MULTILINE | re.IGNORECASE)
 
 
@@ -79,6 +81,7 @@ def check_cann(run: RunSettings | None, context: CheckContext) -> Iterator[Check
         yield warning(f"CANN {version}", f"{wanted}, for which torch_npu {npu} was released", remedy)
     else:
         yield ok(f"CANN {version or '(release unknown)'} at {home}{f' with torch_npu {npu}' if npu else ''}")
+    yield from _missing_operators(home)
 
 
 def _without_variables(npu: str, wanted: str, packages: InstalledPackages, context: CheckContext) -> CheckResult:
@@ -97,11 +100,33 @@ def _without_variables(npu: str, wanted: str, packages: InstalledPackages, conte
     return error(found, _HOME_VARIABLES[0], f"source {script}")
 
 
+def _read_versions(home: Path) -> Mapping[str, str]:
+    """Read the releases of CANN's parts, such as toolkit and ops, from its installers' files in the folder, as
+    torch_npu does (torch_npu/utils/collect_env.py). Without such files, the toolkit's is that in the folder's name."""
+    versions: dict[str, str] = {}
+    for file in (*sorted(home.glob("ascend_*_install.info")), *sorted(home.glob("*/ascend_*_install.info"))):
+        if match := _CANN_VERSION_LINE.search(file.read_text("utf-8", errors="replace")):
+            versions.setdefault(file.name.removeprefix("ascend_").removesuffix("_install.info"), match[1])
+    named = _FOLDER_VERSION.search(home.resolve().name)
+    return versions or ({"toolkit": named[1]} if named else {})
+
+
 def _read_version(home: Path) -> str:
-    """Read the release of CANN from its installer's file in the folder, as torch_npu does
-    (torch_npu/utils/collect_env.py). Return an empty string if no file states the release."""
-    for pattern in ("ascend_*_install.info", "*/ascend_*_install.info"):
-        for file in sorted(home.glob(pattern)):
-            if match := _CANN_VERSION_LINE.search(file.read_text("utf-8", errors="replace")):
-                return match[1]
-    return ""
+    """Return the release of CANN's toolkit in the folder, or of the part that is there; empty if nothing tells it."""
+    versions = _read_versions(home)
+    return versions.get("toolkit") or next(iter(versions.values()), "")
+
+
+def _missing_operators(home: Path) -> Iterator[CheckResult]:
+    """Yield a warning if CANN's operators are missing, which are installed by themselves, or of another series than the
+    toolkit. Earlier installers do not tell of them in the same way."""
+    versions = _read_versions(home)
+    toolkit, operators = versions.get("toolkit", ""), versions.get("ops")
+    numbers = re.match(r"(\d+)\.(\d+)", toolkit)
+    if numbers is None or (int(numbers[1]), int(numbers[2])) < _OPERATORS_FROM:
+        return
+    if operators and releases.release_series(operators) == releases.release_series(toolkit):
+        return
+    found = f"operators {operators}" if operators else "no operators (ascend_ops_install.info)"
+    remedy = f"install those of the device, as {INSTALL_PAGE}#ascend says"
+    yield warning(f"{found} beside toolkit {toolkit}", f"operators {toolkit}", remedy)
