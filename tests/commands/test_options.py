@@ -75,6 +75,13 @@ def test_a_machine_that_shows_none_is_wrong_usage(
     assert shown.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", ["check", "explain"])
+def test_which_device_was_taken_is_told_where_several_share_a_short_form(command: str) -> None:
+    said = CliRunner().invoke(group, [command, RECIPE, "--machine", "8x910b"])
+    assert said.stderr == "`910b` is taken as ascend-910b-64g, not ascend-910b-32g\n"
+    assert CliRunner().invoke(group, [command, RECIPE, "--machine", "8x910b2"]).stderr == ""
+
+
 @pytest.mark.parametrize(("words", "usable"), [(["--machine", "auto"], 14.56), (["--machine", "1xa100-80g"], 79.25)])
 @pytest.mark.parametrize("suffix", [".json", ".yaml"])
 def test_data_tells_the_memory_of_the_machine(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from validator.catalogue.bundled_recipes import locate_recipe
 from validator.commands import options, preflight
 from validator.errors import RecipeError
 from validator.escaping import shell_quote
+from validator.knowledge.devices import parse_machine
 from validator.launch import device_allocation as targets
 from validator.launch import local_launch, short_run, trainer_log
 from validator.launch.trainer_log import MeasuredSteps
@@ -109,6 +111,8 @@ def _keep_measurement(recipe: str, run: RunSettings, timed: MeasuredSteps) -> No
 
 
 def _forget_machine(machine: str) -> None:
+    with suppress(RecipeError):  # another release may have known the machine
+        machine = str(parse_machine(machine))
     number = calibration.remove_calibrations(machine)
     if not number:
         raise RecipeError(f"nothing was measured on `{machine}`; `lmf-recipes calibrate --list` shows what was")

@@ -55,12 +55,18 @@ def resolve_machine(context: click.Context, _parameter: click.Parameter, machine
 
 
 def resolve_machine_to_judge(context: click.Context, parameter: click.Parameter, machine: str | None) -> str | None:
-    """Return the machine's name like `resolve_machine`, for a command that judges a recipe. For `auto` on several
-    devices, print that all of them are assumed, because `train` may use fewer."""
+    """Return the machine's name like `resolve_machine`, for a command that judges a recipe. If several devices share
+    the short form, print which one was taken. For `auto` on several devices, print that all of them are assumed,
+    because `train` may use fewer."""
     name = resolve_machine(context, parameter, machine)
-    if machine == AUTO_MACHINE and name and (count := devices.parse_machine(name).devices) > 1:
-        text = f"judged for {count} devices; `train` takes no more than the recipe names, or NPROC_PER_NODE"
+    if name is None or context.resilient_parsing:
+        return name
+    found = devices.parse_machine(name)
+    if machine == AUTO_MACHINE and found.devices > 1:
+        text = f"judged for {found.devices} devices; `train` takes no more than the recipe names, or NPROC_PER_NODE"
         print_lines(text, err=True)
+    elif found.note:
+        print_lines(found.note, err=True)
     return name
 
 
