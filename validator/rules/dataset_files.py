@@ -17,7 +17,7 @@ from validator.recipe.suggestions import suggest, unknown_name
 from validator.rows import entry_inference
 from validator.rows.dataset_attr import SAMPLE_PARTS, SOURCE_OF_KEY
 from validator.rules import file_paths, subjects
-from validator.rules.missing_paths import is_missing
+from validator.rules.missing_paths import is_missing, registry_is_elsewhere
 from validator.rules.rule import ERROR, MAX_FINDINGS, WARNING, Findings, rule
 from validator.rules.subjects import PlaceIn
 from validator.run import dataset_registry, other_registries
@@ -71,7 +71,7 @@ def registry_missing(run: RunSettings) -> Findings:
     """
     # PTH001 says it if the DeepSpeed file is missing, too.
     registry = f"{run.args.get('dataset_dir')}/{dataset_registry.REGISTRY_FILE}"
-    is_absent = _is_registry_missing(run) and not run.workspace.may_be_elsewhere(registry)
+    is_absent = _is_registry_missing(run) and not registry_is_elsewhere(run)
     if is_absent and not run.data.is_tokenized and not file_paths.registry_missing_too(run):
         names = (name for key in ("dataset", "eval_dataset") for name in run.args.words(key))
         command = next(filter(None, (_register_command(run, name) for name in names)), "")

@@ -20,7 +20,7 @@ from validator.recipe.known_folders import catalogue_root
 from validator.recipe.safe_read import read_json
 from validator.recipe.suggestions import suggest
 from validator.rules import subjects
-from validator.rules.missing_paths import has_variable, is_missing
+from validator.rules.missing_paths import has_variable, is_missing, registry_is_elsewhere
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule, set_value
 from validator.rules.subjects import PlaceIn, in_json_setting
 from validator.run import model_files
@@ -102,7 +102,8 @@ def registry_missing_too(run: RunSettings) -> str | None:
         return None
     registry = f"{folder}/{REGISTRY_FILE}"
     relative = not (Path(name).is_absolute() or Path(folder).is_absolute())
-    both = relative and is_missing(run, name, "file") and is_missing(run, registry, "data")
+    no_registry = is_missing(run, registry, "data") and not registry_is_elsewhere(run)
+    both = relative and is_missing(run, name, "file") and no_registry
     return registry if both else None
 
 

@@ -22,6 +22,14 @@ def has_variable(path: str) -> bool:
     return ("~" in path or "$" in path) and bool(re.search(r"^~|(?<!\\)\$[\w{]", path))
 
 
+def registry_is_elsewhere(run: RunSettings) -> bool:
+    """True if dataset_info.json may be missing because the run is started elsewhere. If the recipe names no folder, its
+    place is in the folder in which the run is started, mostly LLaMA-Factory's own checkout."""
+    folder = run.args.get("dataset_dir")
+    by_default = run.workspace.options.paths == "note" and not run.args.is_set("dataset_dir")
+    return by_default or run.workspace.may_be_elsewhere(f"{folder}/{REGISTRY_FILE}")
+
+
 def is_missing(run: RunSettings, path: str | Path, kind: str) -> bool:
     """True if a path does not exist, and is not one that may exist on the training machine alone. Paths with variables
     are left to PTH004. `kind`: the kind of the path's key (PathKey)."""
@@ -42,9 +50,9 @@ def paths_elsewhere(run: RunSettings) -> Findings:
     if run.workspace.options == USUAL_FINDINGS:  # the usual case, and the quick way
         return
     wanted = [(path, key) for key, path in named_paths(run, READ_KEYS) if not key.may_be_on_hub or is_local_name(path)]
-    paths = [path for path, key in wanted if _is_elsewhere(run, _file_to_look_for(run, path, key), key.kind)]
+    paths = [path for path, key in wanted if _is_elsewhere(run, path, key)]
     files = (each.path for each in run.data.datasets if each.source == "file" and not each.present)
-    paths += [str(path) for path in files if _is_elsewhere(run, path, "data")]
+    paths += [str(path) for path in files if run.workspace.may_be_elsewhere(path)]
     if paths:
         listed = ", ".join(f"`{clip(path)}`" for path in paths[:_MAX_PATHS_NAMED])
         more = f" and {len(paths) - _MAX_PATHS_NAMED} more" if len(paths) > _MAX_PATHS_NAMED else ""
@@ -52,11 +60,9 @@ def paths_elsewhere(run: RunSettings) -> Findings:
         yield None, f"{found}; `--paths error` makes a missing one an error"
 
 
-def _file_to_look_for(run: RunSettings, path: str, key: PathKey) -> str:
-    """Return the path whose absence stops the run: for `dataset_dir` that of the registry, if the run reads one."""
-    return f"{path}/{REGISTRY_FILE}" if key.name == "dataset_dir" and run.data.registry else path
-
-
-def _is_elsewhere(run: RunSettings, path: str | Path, kind: str) -> bool:
-    found = run.workspace.find(str(path)) or has_variable(str(path))
-    return not found and run.workspace.may_be_elsewhere(path, kind)
+def _is_elsewhere(run: RunSettings, path: str, key: PathKey) -> bool:
+    """True if the path of a key is not looked for. Of `dataset_dir` the registry counts, if the run reads it."""
+    if key.name == "dataset_dir" and run.data.registry:
+        return not run.workspace.find(f"{path}/{REGISTRY_FILE}") and registry_is_elsewhere(run)
+    found = run.workspace.find(path) or has_variable(path)
+    return not found and run.workspace.may_be_elsewhere(path, key.kind)
