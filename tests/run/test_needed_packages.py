@@ -13,10 +13,11 @@ import pytest
 
 from validator.knowledge.tables import json_table, yaml_table
 from validator.recipe.recipe_file import parse_recipe
-from validator.run.needed_packages import needed_packages, pip_requirement
+from validator.run.needed_packages import asking_settings, needed_packages, pip_requirement
+from validator.run.recipe_arguments import default_value
 from validator.run.settings import resolve
 
-ROWS = yaml_table("packages")["gates"]["rows"]
+ROWS = [{"setting": setting, **row} for setting in asking_settings() for row in yaml_table("packages")[setting]]
 ELSEWHERE = yaml_table("packages")["elsewhere"]["gates"]
 OTHER_PROGRAMS = ("v1", "webui", "third_party")  # the new trainer, the web page, the code of others
 BASE = "model_name_or_path: Qwen/Qwen3-0.6B\nstage: sft\ndo_train: true\nfinetuning_type: lora\n"
@@ -25,7 +26,7 @@ ASKED_OUTSIDE_THE_PARSER = ("use_hyper_parallel", "USE_MCA")  # train/tuner.py a
 RESOLVED = {
     "fp8": "fp8: true\nfp8_backend: {}",
     "deepspeed": "deepspeed: deepspeed/ds_z2.json",
-    "model type": "model_name_or_path: openai/gpt-oss-20b",
+    "model_type": "model_name_or_path: openai/gpt-oss-20b",
     "quantization_bit": "quantization_bit: 8\nquantization_method: {}",
 }
 CHECKPOINT = """{"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100,
@@ -139,6 +140,14 @@ def test_a_setting_asks_for_its_packages(
 )  # fmt: skip
 def test_what_is_off_asks_for_nothing(text: str, machine: str | None) -> None:
     assert [*needed_packages(resolve(parse_recipe("recipe.yaml", f"{BASE}{text}\n"), machine))] == []
+
+
+def test_no_default_asks_for_a_package() -> None:
+    """Settings that the recipe leaves out are not looked at."""
+    defaults = {row["setting"]: default_value(row["setting"]) for row in ROWS if row["setting"] not in RESOLVED}
+    assert [name for name, value in defaults.items() if isinstance(value, bool) and value] == []
+    asking = [row["setting"] for row in ROWS if defaults.get(row["setting"]) in row.get("values", [])]
+    assert asking == []
 
 
 def test_a_hub_is_not_asked_for_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from .model_files import hub_models
 from .settings import RunSettings
 
 NEVER = "never"
+_OTHER_ENTRIES = ("sources", "bounds", "elsewhere")  # of the table, beside settings
 _REQUIREMENT = re.compile(r"([\w.-]+)(.*)")
 # A model of a folder is not asked for at a hub (extras/misc.py, try_download_model_from_other_hub).
 _HUBS = ("USE_MODELSCOPE_HUB", "USE_OPENMIND_HUB")
@@ -24,7 +25,7 @@ _REASONS = {
     "quantization_bit": "`quantization_bit`",
     "fp8": "`fp8`",
     "checkpoint": "a checkpoint quantized with {}",
-    "model type": "model type `{}`",
+    "model_type": "model type `{}`",
 }
 
 
@@ -48,18 +49,24 @@ class NeededPackage(NamedTuple):
 def needed_packages(run: RunSettings) -> Iterator[NeededPackage]:
     """Yield the packages that a run needs in addition to LLaMA-Factory's own requirements. A package that two settings
     ask for comes twice."""
-    for row in yaml_table("packages")["gates"]["rows"]:
-        values = [value for value in _values(run, row["setting"]) if value in map(str, row.get("values", [value]))]
-        if values and (not row.get("gpu") or (run.on_gpu and not run.on_cpu)):
-            yield from _of_row(row, values[0])
+    for setting in asking_settings():
+        values = _values(run, setting)
+        for row in yaml_table("packages")[setting] if values else ():
+            asking = [value for value in values if "values" not in row or value in map(str, row["values"])]
+            if asking and (not row.get("gpu") or (run.on_gpu and not run.on_cpu)):
+                yield from _of_row(setting, row, asking[0])
     yield from _kernels_of_header(run)
     for dataset in () if run.data.is_tokenized else (*run.data.datasets, *run.data.evaluation_datasets):
         if dataset.package:
             yield NeededPackage(dataset.package, f"data set `{dataset.name}`", "dataset", "while the data set is read")
 
 
-def _of_row(row: Mapping[str, Any], value: str) -> Iterator[NeededPackage]:
-    setting = row["setting"]
+def asking_settings() -> Iterator[str]:
+    """Yield the settings of the table, each of which is an entry: the rows of an entry are parsed when it is used."""
+    return (name for name in yaml_table("packages") if name not in _OTHER_ENTRIES)
+
+
+def _of_row(setting: str, row: Mapping[str, Any], value: str) -> Iterator[NeededPackage]:
     if setting in _REASONS or setting.isupper():
         why = _REASONS.get(setting, f"{setting}=1").format(value.upper() if setting == "checkpoint" else value)
     else:
@@ -82,13 +89,15 @@ def _values(run: RunSettings, setting: str) -> Sequence[str]:
         "checkpoint": run.quantization.checkpoint or "",
         "quantization_bit": run.quantization.method if run.quantization.works else "",
         "fp8": str(run.args.get("fp8_backend")) if run.args.flag("fp8") else "",
-        "model type": run.model.kind if run.model else "",
+        "model_type": run.model.kind if run.model else "",
     }
     if setting in resolved:
         return [resolved[setting]] if resolved[setting] else []
     if setting.isupper():
         is_asked = setting not in _HUBS or any(hub_models(run))
         return ["1"] if is_asked and is_env_enabled(setting) else []
+    if setting not in run.args.values:  # no default asks for a package
+        return []
     return run.args.words(setting) or ([str(run.args.get(setting))] if run.args.flag(setting) else [])
 
 
@@ -97,12 +106,17 @@ def _kernels_of_header(run: RunSettings) -> Iterator[NeededPackage]:
     by themselves. Of a package that a setting asks for, the header block only says the release."""
     mixer = run.model.arch.mixer if run.model else None
     unused = () if run.on_gpu or mixer is None else mixer.facts.packages
-    by_setting = {_split(each)[0] for row in yaml_table("packages")["gates"]["rows"] for each in row["packages"]}
-    for package in sorted(run.declared.packages.keys() - {*unused, *by_setting}):
+    for package in sorted(run.declared.packages.keys() - {*unused, *_packages_of_settings(run)}):
         yield NeededPackage(package, "`packages` of the header block", "packages", "while the model loads")
     if run.model and run.model.family.mixers_patched and run.args.get("flash_attn") == "fa2":
         why = f"`flash_attn: fa2` of {run.model.name}"
         yield NeededPackage("flash-linear-attention", why, "flash_attn", "while the model loads")
+
+
+def _packages_of_settings(run: RunSettings) -> Iterator[str]:
+    """Yield the packages that a setting can ask for; none if the header block names no package, to save time."""
+    for setting in asking_settings() if run.declared.packages else ():
+        yield from (_split(each)[0] for row in yaml_table("packages")[setting] for each in row["packages"])
 
 
 def pip_requirement(needed: NeededPackage, run: RunSettings) -> str:
