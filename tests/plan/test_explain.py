@@ -233,6 +233,27 @@ def test_no_command_for_standard_input() -> None:
     assert shown.stdout.endswith("\nrun: llamafactory-cli reads a recipe from a file; save it first\n")
 
 
+@pytest.mark.parametrize(
+    ("words", "typed"),
+    [
+        (["qwen3-8b-a100x4-lora"], "qwen3-8b-a100x4-lora"),
+        (["qwen3-8b-a100x4-lora", "cutoff_len=1024"], "qwen3-8b-a100x4-lora cutoff_len=1024"),
+        (["qwen3-8b-a100x4-lora", "deepspeed=deepspeed/ds_z3.json"],
+         f"qwen3-8b-a100x4-lora deepspeed={ROOT}/deepspeed/ds_z3.json"),
+        (["mine.yaml"], "mine.yaml"),
+        (["mine.yaml", "run_name=it's mine"], """mine.yaml 'run_name=it'"'"'s mine'"""),
+    ],
+)  # fmt: skip
+def test_the_short_form_ends_with_the_command_as_one_would_type_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], typed: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    body = HEAD.replace("2x8xa100-80g", "1xa100-80g") + BODY
+    Path("mine.yaml").write_text(f"{body}dataset_dir: ONLINE\n".replace("tiny_demo", "own/set"), "utf-8")
+    shown = CliRunner().invoke(command, words).stdout.splitlines()
+    assert shown[-1] == f"run: lmf-recipes train {typed}"
+
+
 def test_each_key_stands_once_in_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     zero3 = "deepspeed=deepspeed/ds_z3.json"

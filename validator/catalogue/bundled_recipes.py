@@ -253,11 +253,12 @@ def locate_file(recipe: str, overrides: Sequence[str] = ()) -> LocatedRecipe:
 
 def words_as_typed(words: Sequence[str]) -> list[str]:
     """Return a recipe file and overrides as a user would type them: a recipe of the catalogue that lies elsewhere by
-    its name, without the overrides that make its paths absolute."""
-    root, recipe = str(catalogue_root()), Path(words[0])
-    if not recipe.is_absolute() or recipe.parent != catalogue_root() / "recipes":
+    its name, without the overrides that make its own paths absolute."""
+    recipe = Path(words[0])
+    if not recipe.is_absolute() or recipe.parent != catalogue_root() / RECIPES_FOLDER:
         return [*words]
-    return [recipe.stem, *(word for word in words[1:] if not word.partition("=")[2].startswith(f"{root}{os.sep}"))]
+    own = {*_absolute_path_overrides(recipe, ())}
+    return [recipe.stem, *(word for word in words[1:] if word not in own)]
 
 
 def open_recipe(recipe: str) -> Document:
