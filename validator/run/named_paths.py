@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -85,7 +86,6 @@ def _override_of_input(path_input: InputPath, form: Callable[[Path], Path]) -> s
 
 
 def unspaced_path(path: Path) -> Path:
-    """Return the path relative to the working directory if the working directory's own path contains a space and the
-    path lies inside; otherwise return the path unchanged."""
-    cwd = Path.cwd()
-    return path.relative_to(cwd) if re.search(r"\s", str(cwd)) and path.is_relative_to(cwd) else path
+    """Return the path relative to the working directory if only so it has no space; otherwise return it unchanged."""
+    relative = os.path.relpath(path)
+    return Path(relative) if re.search(r"\s", str(path)) and not re.search(r"\s", relative) else path
