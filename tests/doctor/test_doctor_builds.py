@@ -238,6 +238,13 @@ def test_a_cann_that_only_its_folder_names(tmp_path: Path) -> None:
     assert "warning: CANN 8.0.RC3; 9.0.0, for which torch_npu 2.7.1.post4" in told(ascend(node))
 
 
+def test_a_cann_whose_files_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "cann-9.0.0/ascend_toolkit_install.info").mkdir(parents=True)  # as good as one of another user
+    environment = {"ASCEND_HOME_PATH": str(tmp_path / "cann-9.0.0")}
+    node = CheckContext(tmp_path, environment, site_packages=site(tmp_path / "site", NPU))
+    assert "ok: CANN 9.0.0 at" in told(ascend(node))
+
+
 def test_cann_that_pip_has_installed(tmp_path: Path) -> None:
     """Into site-packages, as CANN's pages tell from 8.5 on."""
     info = {"ascend/cann-9.0.0/set_env.sh": "", "ascend/cann-9.0.0/ascend_toolkit_install.info": "version=9.0.0\n"}

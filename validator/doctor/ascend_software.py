@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from validator.doctor.check_result import CheckContext, CheckResult, error, ok, warning
@@ -105,7 +106,10 @@ def _read_versions(home: Path) -> Mapping[str, str]:
     torch_npu does (torch_npu/utils/collect_env.py). Without such files, the toolkit's is that in the folder's name."""
     versions: dict[str, str] = {}
     for file in (*sorted(home.glob("ascend_*_install.info")), *sorted(home.glob("*/ascend_*_install.info"))):
-        if match := _CANN_VERSION_LINE.search(file.read_text("utf-8", errors="replace")):
+        text = ""
+        with suppress(OSError):  # of another user
+            text = file.read_text("utf-8", errors="replace")
+        if match := _CANN_VERSION_LINE.search(text):
             versions.setdefault(file.name.removeprefix("ascend_").removesuffix("_install.info"), match[1])
     named = _FOLDER_VERSION.search(home.resolve().name)
     return versions or ({"toolkit": named[1]} if named else {})
