@@ -152,7 +152,7 @@ def test_datasets_writes_that_name() -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize(
-    "words", [["explain", "recipe.yaml"], ["train", "recipe.yaml", "--machine", "1xcpu", "--dry-run"]]
+    "words", [["explain", "recipe.yaml", "--full"], ["train", "recipe.yaml", "--machine", "1xcpu", "--dry-run"]]
 )
 def test_a_printed_command_carries_what_the_environment_says(
     words: list[str], name: str, value: str, written: str, monkeypatch: pytest.MonkeyPatch

@@ -117,6 +117,7 @@ class Corpus:
             yield Question(f"explain/json/{name}", ("explain", path, *_JSON))
             if at % 4 == 0:
                 yield Question(f"explain/text/{name}", ("explain", path))
+                yield Question(f"explain/full/{name}", ("explain", path, "--full"))
                 yield Question(f"diff/text/{name}", ("diff", name, after))
             elif at % 4 == 1:
                 yield Question(f"diff/json/{name}", ("diff", name, after, *_JSON))
@@ -140,6 +141,8 @@ class Corpus:
         for machine in self.machines[::30]:
             yield Question(f"list/machine/{machine}", ("list", "--machine", machine))
         yield Question("rule/list/all", ("rule",))
+        for words in ("nccl", "nan", "out of memory", "flash attention"):
+            yield Question(f"rule/words/{words.replace(' ', '-')}", ("rule", words))
         for code in sorted(path.stem for path in (self.root / "tests" / "rules" / "cases").glob("*.yml")):
             yield Question(f"rule/page/{code}", ("rule", code))
         for form, words in (("text", ()), ("json", _JSON)):
