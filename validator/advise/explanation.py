@@ -3,8 +3,10 @@ bytes."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from validator.advise import changes
@@ -155,12 +157,13 @@ class RunTime:
 @dataclass(frozen=True)
 class SampleNumbers:
     """Numbers of samples. `recommended`: the number that the recipe's header block states. `found`: rows of its local
-    data sets; None if they are elsewhere or cannot be read. `sure`: the source of the recommended number; None if the
-    recipe has a number of its own."""
+    data sets; None if they are elsewhere or cannot be read. `found_exact`: False if that number is an estimate.
+    `sure`: the source of the recommended number; None if the recipe has a number of its own."""
 
     recommended: int | None
     found: int | None
     sure: str | None = None
+    found_exact: bool = True
 
 
 class PackageToInstall(NamedTuple):
@@ -265,7 +268,11 @@ def _timed_samples(run: RunSettings) -> TimedSamples | None:
     epochs = training_schedule(run, sequence_count(run, lengths) or 1).epochs
     steps_exact = run.args.number("max_steps") > 0 or (counts.exact and not run.batch.packing)
     source = run.data.count.source
-    files = [str(relative_to_cwd(one.path)) for one in run.data.datasets] if source == "files" else []
+    files = (
+        [str(relative_to_cwd(Path(os.path.normpath(one.path)))) for one in run.data.datasets]
+        if source == "files"
+        else []
+    )
     return TimedSamples(counts.train, counts.held_back, four_digits(epochs), counts.exact, steps_exact, source, files)
 
 
@@ -341,6 +348,7 @@ def explain(
             run.declared.samples,
             run.data.local_rows,
             run.guidance.whose(run.declared.samples) if run.guidance else None,
+            run.data.count is None or run.data.count.exact,
         ),
         changes=[] if settled else changes.with_time_ratios(run, changes.nearest_changes(run)),
         spare=() if prediction.is_simulated else changes.with_time_ratios(run, changes.uses_of_free_memory(run)),

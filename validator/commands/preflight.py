@@ -13,6 +13,7 @@ import click
 from validator import dataset
 from validator.doctor import start_checks
 from validator.doctor.check_result import Check, CheckContext
+from validator.escaping import shell_quote
 from validator.finding import Severity
 from validator.launch.device_allocation import DeviceAllocation
 from validator.output import findings as reports
@@ -83,5 +84,8 @@ def data_findings(recipe: Path) -> list[str]:
     if len(lines) > 1 or run.data.local_rows is None:
         return lines
     looked_into = any("rows trained" in line for line in lines)
-    estimated = [] if looked_into else [f"data: {each.message}" for each in find_problems(run) if each.code == "TRA620"]
-    return [*lines, *estimated]
+    if looked_into:
+        return lines
+    unread = f"data: not looked into here; `lmf-recipes data {shell_quote(str(recipe))}` does"
+    estimated = [f"data: {each.message}" for each in find_problems(run) if each.code == "TRA620"]
+    return [*(lines or [unread]), *estimated]

@@ -202,7 +202,8 @@ def _disk_samples_changes(explanation: Explanation) -> Iterator[str]:
         yield f"disk: {disk.total:.1f} GiB at most{saved if disk.checkpoints else ''}"
     samples = explanation.samples
     if samples.recommended:
-        found = f", {samples.found:,} found" if samples.found else ""
+        about = "" if samples.found_exact else "about "
+        found = f", {about}{samples.found:,} found" if samples.found else ""
         if samples.sure:
             yield f"samples: {samples.recommended:,}, {samples.sure}{found}"
         else:
