@@ -25,7 +25,7 @@ export CXX := $(CURDIR)/tests/support/c++
 export PYTHONDONTWRITEBYTECODE :=
 INSTALL := $(VENV)/bin/python -m pip install -qq --no-compile --constraint release/constraints.txt
 
-.PHONY: help demo test test-fast test-slow test-real test-trainings test-nodes nightly mutants compare check tables lint types versions clean \
+.PHONY: help demo test test-fast test-slow test-real test-trainings test-nodes nightly mutants compare check tables new lint types versions clean \
   $(addprefix nightly-,tests versions benchmarks mutants inputs) \
   benchmark benchmark-speed fuzz
 
@@ -108,8 +108,12 @@ nightly-inputs:
 check: $(VENV)/check.done
 	lmf-recipes check recipes
 
-tables: $(VENV)/train.done $(VENV)/dev.done
+tables: $(VENV)/dev.done
 	python tools/derive.py
+
+# After an entry by hand for a model or a device, or a row for recipes (CONTRIBUTING.md): what it lacks, what follows, its tests.
+new: $(VENV)/dev.done
+	python tools/new_entry.py
 
 lint: $(VENV)/dev.done
 	ruff check .
@@ -155,13 +159,15 @@ compare: $(VENV)/dev.done
 clean:
 	rm -rf $(VENV) build saves
 
-# Each step of the set-up leaves a .done file only when it is complete, so an interrupted one starts again.
+# Each step of the set-up leaves a .done file only when it is complete, so an interrupted one starts again. An environment
+# that somebody has made in .venv stays, with what is installed in it.
 
 $(VENV)/venv.done:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Python 3.11 or later is needed: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
 	@echo "set-up: virtual environment in $(VENV)"
-	@$(PYTHON) -m venv --clear $(VENV)
+	@$(VENV)/bin/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	  || $(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
 $(VENV)/check.done: $(VENV)/venv.done pyproject.toml release/constraints.txt

@@ -1,6 +1,7 @@
 """Plan and write the recipes that tools/wanted_recipes.yaml asks for. Run `make tables` afterwards.
 
 python tools/plan_catalogue.py          write what is missing, and remove what nobody wishes
+python tools/plan_catalogue.py --new    write what is missing, in seconds: what has a recipe is not planned again
 python tools/plan_catalogue.py --all    write every recipe of the table again, after the memory model has changed
 
 How a recipe is chosen: the soonest to finish of the planner's runs that fit and recompute activations (copies are given
@@ -25,6 +26,7 @@ from validator.knowledge.tables import yaml_table
 from validator.plan import other_machines, recipe_text
 from validator.plan import search as plan
 from validator.plan.new_recipe import NewRecipe
+from validator.recipe.recipe_file import load_recipe
 from validator.recipe.safe_read import read_yaml
 from validator.run import needed_packages
 from validator.run.sample_lengths import published_tokens
@@ -244,10 +246,28 @@ def published(draft: NewRecipe) -> str:
     return f"learning rate as in {who}"
 
 
+@cache
+def written_for(path: Path) -> tuple[object, object, object]:
+    """Return the model, machine and stage of a recipe."""
+    recipe = load_recipe(str(path))
+    return recipe.values["model_name_or_path"], recipe.header["machine"], recipe.values["stage"]
+
+
+def recipe_of(wish: Wish) -> Path | None:
+    """Return the recipe for the model and machine of a wish whose name has the words of its method and its use."""
+    words = {*wish.method.split("-")[1:], *wish.uses.get("word", "").split()}
+    asked = (wish.model.name, str(wish.machine), wish.uses["stage"])
+    named = (path for path in sorted(RECIPES.glob("*.yaml")) if words <= set(path.stem.split("-")))
+    found = (path for path in named if set(wish.methods) & set(path.stem.split("-")))
+    return next((path for path in found if written_for(path) == asked), None)
+
+
 def main() -> None:
-    again = sys.argv[1:] == ["--all"]
+    again, new = sys.argv[1:] == ["--all"], sys.argv[1:] == ["--new"]
     made: dict[str, tuple[Wish, NewRecipe]] = {}
     for wish in wishes():
+        if new and recipe_of(wish):
+            continue
         found = fulfil(wish)
         if found is None:
             print(f"does not fit: {wish.model.short} {wish.use} {wish.method} on {wish.machine}")
@@ -265,7 +285,7 @@ def main() -> None:
             )
             print(f"{path.name}: {draft.sharding}, micro {draft.micro_batch}, {draft.length}, liger {draft.liger}")
     for path in RECIPES.glob("*.yaml"):
-        if path.stem not in {*made, *kept()}:
+        if not new and path.stem not in {*made, *kept()}:
             path.unlink()
 
 

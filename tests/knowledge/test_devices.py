@@ -7,6 +7,7 @@ from support.every import every
 
 from validator.errors import RecipeError
 from validator.knowledge import devices
+from validator.knowledge.tables import yaml_table
 from validator.run import recipe_labels
 
 
@@ -95,6 +96,11 @@ def test_short_forms_say_which_was_taken(name: str, expected: str, noted: bool) 
 )  # fmt: skip
 def test_recognised_by_what_the_tools_print(product: str, memory_gib: float | None, expected: str) -> None:
     assert devices.device_id_of_product(product, memory_gib) == expected
+
+
+@every([(key, name) for key in devices.device_ids() for name in yaml_table("devices")[key]["products"]])
+def test_every_product_of_an_entry_is_recognised(key: str, product: str) -> None:
+    assert devices.device_id_of_product(product, yaml_table("devices")[key]["memory_gib"]) == key
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from support.every import every
 import validator
 from validator.knowledge import composites, models
 from validator.knowledge.families import family_of_type, is_composite, with_usual_fields
+from validator.knowledge.tables import REQUIRED_KEYS
 from validator.physics import decoder_layers
 
 DATA = Path(validator.__file__).parent / "data"
@@ -34,16 +35,9 @@ NETWORKS = read("networks.yaml")
 SAMPLES = read("samples.yaml")
 RATES = read("rates.yaml")
 
-MODEL_KEYS = {
-    *("hub", "modelscope", "short", "template", "base", "licence", "released", "parameters", "dtype", "config"),
-    "source",
-}
+MODEL_KEYS = {*REQUIRED_KEYS["models"]}
 MODEL_EXTRAS = {"replaces", "overrides", "remote_code", "counted", "confidence", "note"}
-DEVICE_KEYS = {
-    *("name", "aliases", "vendor", "memory_gib", "usable_gib", "context_gib", "compute_capability", "bf16", "fp8"),
-    *("flash_attention", "bitsandbytes", "tflops_bf16", "tflops_fp16", "tflops_fp32", "bandwidth_gb_s", "link"),
-    *("host_link", "watts", "server", "timed", "evidence", "source", "products"),
-}
+DEVICE_KEYS = {*REQUIRED_KEYS["devices"]}
 DEVICE_EXTRAS = {
     *("default_for", "notes", "common", "usable_share", "attained", "attained_attention", "shared_memory"),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
 import derive
@@ -73,20 +72,9 @@ def test_every_link_to_a_recipe_leads_to_one(page: str) -> None:
     assert page != "docs/reference/recipes.md" or linked == {path.name for path in PATHS}
 
 
-@cache
-def written_for(path: Path) -> tuple[object, object, object]:
-    """Model, machine and stage of a recipe."""
-    recipe = load_recipe(str(path))
-    return recipe.values["model_name_or_path"], recipe.header["machine"], recipe.values["stage"]
-
-
 @every(WISHES)
 def test_each_wish_has_its_recipe(wish: plan_catalogue.Wish) -> None:
-    """A recipe for the model and machine of the wish, whose name has the words of its method and its use."""
-    words = {*wish.method.split("-")[1:], *wish.uses.get("word", "").split()}
-    found = [path for path in PATHS if written_for(path) == (wish.model.name, str(wish.machine), wish.uses["stage"])]
-    found = [path for path in found if words <= set(path.stem.split("-"))]
-    assert [path for path in found if set(wish.methods) & set(path.stem.split("-"))]
+    assert plan_catalogue.recipe_of(wish)
 
 
 @pytest.mark.slow

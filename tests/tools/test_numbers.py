@@ -13,6 +13,7 @@ import figures
 import pytest
 from support import journeys
 
+from validator import configuration
 from validator.knowledge import models, tables
 from validator.plan.base_model import SOON_HOURS
 from validator.recipe.safe_read import _MAX_BYTES
@@ -68,6 +69,7 @@ COMPUTED: dict[str, Callable[[], object]] = {
     "trains a model of {:,} parameters": lambda: models.find_model("demo/tiny-qwen3").parameters,
     ", {} or later |": oldest_driver,
     "driver {} or later": oldest_driver,
+    "up to {:,} characters": lambda: configuration._MAX_CHARACTERS,
     "of {} MiB": lambda: _MAX_BYTES >> 20,
 }
 

@@ -10,9 +10,22 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from validator.errors import RecipeError
 from validator.recipe.safe_read import parse_trusted_yaml
 
 DATA_FOLDER = Path(__file__).parent.parent / "data"
+# Keys that every entry of a table has. The head of the table's file says what each means.
+REQUIRED_KEYS: Mapping[str, tuple[str, ...]] = {
+    "models": (
+        "hub", "modelscope", "short", "template", "base", "licence", "released", "parameters", "dtype", "config",
+        "source",
+    ),
+    "devices": (
+        "name", "aliases", "products", "vendor", "memory_gib", "usable_gib", "context_gib", "compute_capability",
+        "bf16", "fp8", "flash_attention", "bitsandbytes", "tflops_bf16", "tflops_fp16", "tflops_fp32", "bandwidth_gb_s",
+        "link", "host_link", "watts", "server", "timed", "evidence", "source",
+    ),
+}  # fmt: skip
 _ENTRY_KEY = re.compile(r"\w[\w.\-/#]*")
 _ENTRY_START = re.compile(rf"\n({_ENTRY_KEY.pattern}):")
 
@@ -28,6 +41,7 @@ class YamlTable(Mapping[str, Any]):
     because splitting or parsing the whole table would take most of a check's time."""
 
     def __init__(self, name: str) -> None:
+        self._name = name
         self._text = f"\n{(DATA_FOLDER / f'{name}.yaml').read_text('utf-8')}"
         self._parsed: dict[str, Any] = {}
 
@@ -40,7 +54,13 @@ class YamlTable(Mapping[str, Any]):
             if key not in self:
                 raise KeyError(key)
             start = self._text.find(f"\n{key}:")
-            self._parsed[key] = parse_trusted_yaml(f"{self._text[start : self._end(start)]}\n")[key]
+            entry = parse_trusted_yaml(f"{self._text[start : self._end(start)]}\n")[key]
+            if lacking := [each for each in REQUIRED_KEYS.get(self._name, ()) if each not in entry]:
+                raise RecipeError(
+                    f"validator/data/{self._name}.yaml: `{key}` lacks {', '.join(f'`{each}`' for each in lacking)}; the"
+                    " head of the file says what to write"
+                )
+            self._parsed[key] = entry
         return self._parsed[key]
 
     def __iter__(self) -> Iterator[str]:
