@@ -73,10 +73,16 @@ def test_machines_are_named_with_or_without_a_number(text: str, names: list[str]
     assert machines_to_compare(text) == names
 
 
-@pytest.mark.parametrize("text", ["", " , ", "h100,h10000x", "cpu", "all,h100"])
+@pytest.mark.parametrize("text", ["", " , ", "h100,h10000x", "cpu", "all,h1000"])
 def test_a_list_with_an_unknown_machine_is_refused(text: str) -> None:
     with pytest.raises(RecipeError):
         machines_to_compare(text)
+
+
+def test_a_vendor_stands_for_all_its_devices() -> None:
+    ascend = machines_to_compare("Ascend")
+    assert {devices.parse_machine(name).device.vendor for name in ascend} == {"ascend"}
+    assert set(machines_to_compare("nvidia,amd,ascend")) == set(_ALL) == set(machines_to_compare("all,h100"))
 
 
 def test_every_list_price_has_its_day_and_its_link() -> None:

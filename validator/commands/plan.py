@@ -116,7 +116,7 @@ def _require_new_recipe(context: click.Context, _parameter: click.Parameter, fil
     "--machines",
     metavar="LIST",
     callback=_require_known_machines,
-    help="Compare what training costs on these: all, or such as h100,2xa100,4090.",
+    help="Compare what training costs on these: all, a vendor, or such as h100,2xa100,4090.",
 )
 @click.option(
     "--model",

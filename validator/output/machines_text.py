@@ -74,8 +74,8 @@ def _price_lines(offers: Sequence[MachineOffer]) -> Iterator[str]:
         dates = sorted({str(price.date) for price in listed})
         span = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
         yield from wrap_to_terminal(
-            f"note: price: of a device and hour, on-demand list prices of {providers}, read {span}, without storage "
-            f"and tax; {own}"
+            f"note: price: of a device and hour, on-demand list prices of {providers}, read {span} (links: --format "
+            f"json), without storage and tax; {own}"
         )
     elif any(offer.price is None for offer in offers):
         yield from wrap_to_terminal(f"note: no public list price is known; {own}")

@@ -153,11 +153,9 @@ def rental_price(device: str, own: OwnPrices | None) -> RentalPrice | None:
 
 
 def machines_to_compare(text: str) -> list[str]:
-    """Return the names of the machines that --machines asks for: `all`, or a list such as `h100,2xa100,4090`. A device
-    without a number stands for one to all devices of its usual server. Raises RecipeError if a name is not known."""
-    if text.strip().lower() == ALL_MACHINES:
-        known = (devices.find_device(key)[0] for key in devices.device_ids())
-        return [name for device in known if device.usable_gib for name in _machines_of(Machine(1, 1, device))]
+    """Return the names of the machines that --machines asks for: `all`, or a list such as `h100,2xa100,ascend`. A
+    device without a number stands for one to all devices of its usual server, and a vendor for all its devices. Raises
+    RecipeError if a name is not known."""
     words = [word for part in text.split(",") if (word := part.strip())]
     if not words:
         raise RecipeError(f"--machines `{text}` names no device; write `{ALL_MACHINES}` or such as h100,a100,4090")
@@ -165,6 +163,11 @@ def machines_to_compare(text: str) -> list[str]:
 
 
 def _machines_of_word(word: str) -> Iterator[str]:
+    known = [device for key in devices.device_ids() if (device := devices.find_device(key)[0]).usable_gib]
+    if word.lower() == ALL_MACHINES or word.lower() in {device.vendor for device in known}:
+        chosen = (device for device in known if word.lower() in (ALL_MACHINES, device.vendor))
+        yield from (name for device in chosen for name in _machines_of(Machine(1, 1, device)))
+        return
     machine = read_machine(word, None)
     try:
         devices.find_device(word)
