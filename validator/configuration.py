@@ -48,13 +48,14 @@ _HEADER_FIELDS = {
 class CommandLine(NamedTuple):
     """What the command line says about findings. Empty values leave it to the configuration file. `paths` "error":
     every path must exist on this machine, whatever the file says. `hook`: the files are those of a commit, so that
-    paths of the training machine are notes unless something else is said."""
+    paths of the training machine are notes unless something else is said. `isolated`: no configuration file counts."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     pedantic: bool = False
     paths: PathSeverity | None = None
     hook: bool = False
+    isolated: bool = False
 
 
 NOTHING_ASKED = CommandLine()
@@ -88,13 +89,14 @@ class Configuration:
         )
 
 
-def find_configuration(path: str) -> Configuration:
+def find_configuration(path: str, asked: CommandLine = NOTHING_ASKED) -> Configuration:
     """Return the settings for a file; `-`, standard input, and recipes of the catalogue count as lying in the working
-    directory. Raises ConfigurationError if the configuration file cannot be used."""
+    directory. `asked`: what the command line says. Raises ConfigurationError if the configuration file cannot be
+    used."""
     file = Path(os.path.normpath(Path.cwd() / path))
     if path == "-" or (file.is_relative_to(known_folders.catalogue_root()) and not file.is_relative_to(Path.cwd())):
         file = Path.cwd() / "-"
-    for folder in file.parents:
+    for folder in () if asked.isolated else file.parents:
         if found := _read_folder(folder):
             place, settings = found
             return _for_file(place, settings, file.relative_to(folder))
@@ -108,7 +110,7 @@ def configured(document: Document, asked: CommandLine | None = NOTHING_ASKED) ->
     the command line says; None to read no configuration file. Raises ConfigurationError."""
     if asked is None:
         return document
-    found = find_configuration(document.path)
+    found = find_configuration(document.path, asked)
     document = with_missing_header_fields(document, found.header_fields)
     return replace(document, options=found.finding_options(asked))
 
@@ -129,7 +131,7 @@ def effective_settings(path: str, asked: CommandLine, **given: Any) -> Effective
     """Return the settings for a file, or for the files in a folder. `given`: fields of a header block that the command
     line gives; None leaves a field to the recipe's header block, and then to the configuration file."""
     is_folder = safe_read.path_kind(path) == "folder"
-    found = find_configuration(str(Path(path) / "-") if is_folder else path)
+    found = find_configuration(str(Path(path) / "-") if is_folder else path, asked)
     document = Document(path) if is_folder or path == "-" else load_recipe(path)
     header = with_header_fields(with_missing_header_fields(document, found.header_fields), **given).header
     from_header = {key: header.get(field) for key, field in _HEADER_FIELDS.items()}

@@ -123,6 +123,16 @@ def test_codes_that_are_ignored_and_those_of_the_command_line() -> None:
     assert codes("configs/a.yaml") == {"LOA002"}
 
 
+def test_no_file_counts_where_none_is_asked_for() -> None:
+    write("configs/a.yaml", RECIPE + "ddp_timeout: 180000000\n")
+    toml("ignore = ['TRA011']")
+    assert "TRA011" not in codes("configs/a.yaml")
+    assert "TRA011" in codes("configs/a.yaml", "--isolated")
+    assert "configuration  none" in program.run("check", "--show-config", "--isolated", "configs/a.yaml").output
+    toml("machin = 'x'")
+    assert program.run("check", "--isolated", "configs/a.yaml").exit_code == 0
+
+
 def test_ignored_codes_are_not_fixed() -> None:
     write("configs/a.yaml", RECIPE + "ddp_timeout: 180000000\n")
     toml("ignore = ['TRA011']")

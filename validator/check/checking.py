@@ -94,7 +94,7 @@ def check_file(
         report = check_document(document or load_recipe(path), machine, host_ram_gib, trial, installed, asked=asked)
     else:
         report = check_other_file(path, kind)
-        options = find_configuration(path).finding_options(asked) if asked else USUAL_FINDINGS
+        options = find_configuration(path, asked).finding_options(asked) if asked else USUAL_FINDINGS
         report.diagnostics = [each for each in report.diagnostics if is_selected(options, each)]
     if not report.diagnostics or path == "-" or known_folders.is_in_repository(path, path):
         return report

@@ -70,6 +70,7 @@ def _require_known_model(_context: click.Context, _parameter: click.Parameter, n
 )
 @click.option("--pedantic", is_flag=True, help="With notes on what is fine as it is.")
 @click.option("--hook", is_flag=True, help="PATHs are a commit's: files that are not judged are passed by.")
+@click.option("--isolated", is_flag=True, help="Read no configuration file, such as that of a stranger's pull request.")
 @click.option("--show-config", is_flag=True, help="Show the settings for each PATH and where they stand.")
 def command(
     paths: Sequence[str],
@@ -87,6 +88,7 @@ def command(
     path_severity: PathSeverity | None,
     pedantic: bool,
     hook: bool,
+    isolated: bool,
     show_config: bool,
 ) -> None:
     """Report every problem of recipes and the files they use.
@@ -99,7 +101,7 @@ def command(
         raise click.UsageError("--unsafe-fixes goes with --fix or --diff")
     if diff and form != "text":
         raise click.UsageError("--diff prints a plain diff; leave --format out")
-    asked = CommandLine(select, ignore, pedantic, path_severity, hook)
+    asked = CommandLine(select, ignore, pedantic, path_severity, hook, isolated)
     if show_config:
         found = [effective_settings(path, asked, machine=machine, host_ram_gib=host_ram) for path in paths or ["."]]
         emit(found, "json" if form == "json" else "text", reports.format_settings)

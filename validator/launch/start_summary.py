@@ -47,7 +47,7 @@ def _memory(run: RunSettings) -> str:
     has = f", {usable:.{digits}f} usable" if usable else ""
     band = f"{device.low / GIB:.1f} to {device.high / GIB:.1f}"
     text = f"{prediction.verdict}: {device.expected / GIB:.{digits}f} GiB per device ({band}{has})"
-    return f"{text}, {host.expected / GIB:.1f} of host memory per node" if host else text
+    return f"{text}, {host.expected / GIB:,.1f} of host memory per node" if host else text
 
 
 def _time(run: RunSettings) -> str:
@@ -82,7 +82,7 @@ def _result(run: RunSettings, prepared: LocalLaunch) -> str:
     """Return where the result will lie, and how large the folder grows."""
     disk = predict(run).disk
     written = (disk[DiskTerm.WEIGHTS] + disk[DiskTerm.OPTIMIZER]) / GIB if disk else 0.0
-    return f"{prepared.output}, up to {written:.1f} GiB" if written >= _SMALLEST_GIB else str(prepared.output)
+    return f"{prepared.output}, up to {written:,.1f} GiB" if written >= _SMALLEST_GIB else str(prepared.output)
 
 
 def _verified(run: RunSettings, target: DeviceAllocation, elsewhere: bool) -> Iterator[str]:
