@@ -23,6 +23,7 @@ from validator.rules import all_rules, recipe_schema
 from validator.rules.problems import RuleFinding
 from validator.rules.rule import Violation
 from validator.run.assumptions import verdict_assumptions
+from validator.run.checkout import find_checkout
 from validator.run.prediction import predict
 from validator.run.settings import RunSettings, resolve
 from validator.wording import clip
@@ -131,9 +132,10 @@ def check_document(
 
 def _with_fields_it_lacks(document: Document, fields: Mapping[str, str]) -> Document:
     """Return a copy of the recipe whose header block gets each of `fields` that it lacks: `base` only if its model is
-    not known otherwise."""
+    not known otherwise. It also gets the releases of the checkout of LLaMA-Factory that it lies in."""
     others = {name: value for name, value in fields.items() if name != "base"}
-    document = with_missing_header_fields(document, others)
+    source = find_checkout(document.path)
+    document = with_missing_header_fields(document, {**(source.header_fields() if source else {}), **others})
     if "base" in fields and resolve(document).model_problem:
         return with_missing_header_fields(document, {"base": fields["base"]})
     return document
@@ -262,6 +264,8 @@ def reasons_not_judged(run: RunSettings, tried: bool = False) -> Iterator[NotJud
         yield NotJudged("model not known, --base NAME names it", reason, code)
     if run.task.is_inference_only:
         yield NotJudged("nothing is trained", "nothing is trained: the formulas are of training")
+    elif run.other_engine:
+        yield NotJudged(run.other_engine, run.other_engine)
     if engine and engine.problem:
         yield NotJudged("DeepSpeed file not read", "DeepSpeed file not read")
     if run.accelerate and not run.accelerate.is_judged:

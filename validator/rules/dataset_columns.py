@@ -17,6 +17,7 @@ from validator.rules import subjects
 from validator.rules.dataset_files import entry_remedy, guessed_format, why_unrecognized
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
 from validator.rules.subjects import PlaceIn
+from validator.run.checkout import find_checkout
 from validator.run.dataset_registry import CLOUD_PACKAGES, Dataset, formatting_fault
 from validator.run.settings import RunSettings
 
@@ -51,7 +52,8 @@ def formatting_unknown(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findi
     Fix: `alpaca` (the default), `sharegpt` or, from LLaMA-Factory 0.9.4 on, `openai`, in lower case.
     """
     form = dataset.entry.get("formatting", "alpaca")
-    if what := formatting_fault(form, run.releases):
+    source = find_checkout(run.workspace.recipe)
+    if (what := formatting_fault(form, run.releases)) and not (source and source.has_formatting(str(form))):
         known = form in FORMATTINGS
         near = "; write `sharegpt` with `tags`" if known else suggest(str(form).lower(), FORMATTINGS)
         remedy = near or entry_remedy(run, dataset, "write one of these, or remove `formatting` for alpaca")

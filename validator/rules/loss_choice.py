@@ -6,6 +6,7 @@ from validator.knowledge import releases
 from validator.knowledge.models import Model
 from validator.rules import subjects
 from validator.rules.rule import ERROR, WARNING, Findings, rule
+from validator.run.checkout import find_checkout
 from validator.run.settings import RunSettings
 
 _TRAINED_AS_SIGMOID = ("hinge", "ipo", "kto_pair")
@@ -20,7 +21,8 @@ def ppo_impossible(run: RunSettings) -> Findings:
     Source: llamafactory/train/ppo/trainer.py:CustomPPOTrainer.__init__, llamafactory/extras/misc.py:check_dependencies
     Fix: `stage: dpo` or `kto`; or LLaMA-Factory 0.9.3 with its own trl.
     """
-    if run.task.stage == "ppo":
+    source = find_checkout(run.workspace.recipe)  # the package's trl changed between 0.9.3 and 0.9.4
+    if run.task.stage == "ppo" and not (source and source.is_between):
         judged = releases.newest_pair()[0]
         found = f"stage ppo needs trl 0.8.6 to 0.9.6, but LLaMA-Factory {judged} needs trl 0.18 to 0.24"
         yield "stage", found + "; write `stage: dpo` or `stage: kto`"

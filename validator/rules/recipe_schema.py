@@ -19,6 +19,7 @@ from validator.recipe.recipe_file import Document
 from validator.recipe.suggestions import nearest_name, suggest
 from validator.rules import read_conditions, subjects
 from validator.rules.rule import FailsAt, Violation, remove_keys, rename_key, set_value
+from validator.run.checkout import find_checkout
 from validator.run.recipe_arguments import without_unit
 from validator.run.settings import run_of_values
 from validator.wording import clip, quoted_names, shown_value
@@ -30,6 +31,7 @@ _KEYS_JUDGED_BY_RULES = ("infer_backend", "export_quantization_bit")
 _MIN_SIMILARITY = 0.85
 _MAX_KEYS_WITH_HINT = 50  # a file with more strangers is no recipe, and to compare them takes long
 _BELONGS_IN_REGISTRY = "; they describe data and belong in dataset_info.json"
+_ENGINE_HINT = "; mcore_adapter (Megatron) reads it, with USE_MCA=1 in the environment; else the run stops at parsing"
 _FORK_HINT = " or of any other known release; is it from a fork?"
 _FAILURE_MOMENTS = dict(zip("pdmtsevh", FailsAt, strict=True))  # by the letter of an outcome in data/values.json
 _VALUES_JUDGED_BY_RULES = ("quantization_method",)  # by TRA308 and TRA804, which know whether it is read
@@ -68,11 +70,17 @@ def check_schema(document: Document) -> list[Violation]:
     reported = {each.place.key for each in wrong_values}
     return [
         *remarks,
-        *find_unknown_keys([key for key in entries if key not in accepted], recipe),
+        *find_unknown_keys([key for key in entries if key not in accepted and not _is_of_fork(document, key)], recipe),
         *_keys_newer_than_release([key for key in entries if key in accepted], admitted),
         *wrong_values,
         *find_removed_and_foreign_keys({key: accepted[key] for key in accepted if key not in reported}, recipe),
     ]
+
+
+def _is_of_fork(document: Document, key: str) -> bool:
+    """True if the repository of the recipe holds a LLaMA-Factory that has the key."""
+    source = find_checkout(document.path)
+    return source is not None and source.has_key(key)
 
 
 def _release_range_problems(header: Mapping[str, Any], admitted: ReleaseRange) -> Iterator[Violation]:
@@ -100,7 +108,7 @@ def _release_range_problems(header: Mapping[str, Any], admitted: ReleaseRange) -
 def find_unknown_keys(unknown: list[str], recipe: Keys) -> Iterator[Violation]:
     """Yield SCH001 for each key that at least one of the judged releases does not accept. Keys that all belong in
     dataset_info.json, or that no hint explains, share one violation. `unknown`: these keys."""
-    shared: dict[str, list[str]] = {_BELONGS_IN_REGISTRY: [], _FORK_HINT: []}
+    shared: dict[str, list[str]] = {_BELONGS_IN_REGISTRY: [], _ENGINE_HINT: [], _FORK_HINT: []}
     compared = tables.json_table("arguments")["arguments"] if 0 < len(unknown) <= _MAX_KEYS_WITH_HINT else ()
     candidates = [name for name in compared if argument_entry(name, recipe.judged_releases)]
     for key in unknown:
@@ -116,10 +124,11 @@ def find_unknown_keys(unknown: list[str], recipe: Keys) -> Iterator[Violation]:
     for remedy, keys in shared.items():
         if keys:
             verb = "is not a key" if len(keys) == 1 else "are not keys"
-            remedy = remedy if len(keys) == 1 else remedy.replace("is it", "are they")
+            remedy = remedy if len(keys) == 1 else remedy.replace("is it", "are they").replace("reads it", "reads them")
             release = _newest_release_without(keys[0], recipe.judged_releases)[0]
             text = f"{quoted_names(keys)} {verb} of LLaMA-Factory {release}{remedy}"
-            yield _key_violation("SCH001", Severity.ERROR, keys[0], text)
+            severity = Severity.WARNING if keys is shared[_ENGINE_HINT] else Severity.ERROR
+            yield _key_violation("SCH001", severity, keys[0], text)
 
 
 def _keys_newer_than_release(keys: list[str], admitted: ReleaseRange) -> Iterator[Violation]:
@@ -159,6 +168,8 @@ def _intended_key(key: str) -> str:
         return f"'s train command; it belongs to `{command}`" if command else ""
     if "belongs" in stranger:
         return _BELONGS_IN_REGISTRY
+    if "engine" in stranger:
+        return _ENGINE_HINT
     return (
         f"; set {stranger['variable']} in the environment"
         if "variable" in stranger

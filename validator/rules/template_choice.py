@@ -18,6 +18,7 @@ from validator.knowledge.chat_templates import (
 from validator.recipe.suggestions import nearest_name, unknown_name
 from validator.rows.converter import FatalRowError, row_converter
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, remove_keys, rule, set_value
+from validator.run.checkout import find_checkout
 from validator.run.dataset_registry import Dataset
 from validator.run.settings import RunSettings
 
@@ -63,7 +64,10 @@ def template_unknown(run: RunSettings) -> Findings:
     name = str(run.args.get("template"))
     having, earlier = registering_factories(name), run.releases.factories_before_tables(earlier_factories())
     possible = earlier or run.releases.possible_factories
+    source = find_checkout(run.workspace.recipe)
     if not run.args.is_set("template") or any(factory in having for factory in possible):
+        return
+    if source and source.has_template(name):
         return
     if having:
         found = f"LLaMA-Factory {possible[0]} has no template `{name}`, which {having[0]} has"

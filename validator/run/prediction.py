@@ -38,7 +38,7 @@ class Prediction:
         file does not tell how states are sharded."""
         engine = self.judged_deepspeed
         unknown = (engine and engine.problem) or (self.run.accelerate and not self.run.accelerate.is_judged)
-        if self.run.model is None or unknown or self.run.task.is_inference_only:
+        if self.run.model is None or unknown or self.run.task.is_inference_only or self.run.other_engine:
             return {}
         forms: Mapping[ExpertsForm, str] = {"grouped": ""}
         if self.run.model.arch.ffn.experts:

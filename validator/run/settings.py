@@ -29,6 +29,7 @@ from validator.run.data_sources import DataSources
 from validator.run.deepspeed import DeepSpeedConfig
 from validator.run.fsdp import AccelerateFile, Fsdp, fsdp_of_words, read_accelerate
 from validator.run.hyperparameters import ActivationCheckpointing, BatchSettings, Evaluation, PrecisionSettings, Task
+from validator.run.other_engines import find_other_engine
 from validator.run.quantization import Quantization, resolve_quantization
 from validator.run.recipe_arguments import (
     Arguments,
@@ -301,11 +302,18 @@ class RunSettings:
     def data(self) -> DataSources:
         return DataSources(self.args, self.declared, self.evaluation, self.workspace)
 
+    @cached_property
+    def other_engine(self) -> str:
+        """What splits or keeps the model so that its memory is not judged, as text for a message; empty if nothing
+        does."""
+        sharded = bool(self.deepspeed or self.fsdp or self.accelerate)
+        return find_other_engine(self.args, self.deepspeed, sharded, self.workspace.recipe)
+
     @property
     def ddp_needs_all_gradients(self) -> bool:
         """True if several processes train with DDP and `ddp_find_unused_parameters` is off, so that every trained
         parameter needs a gradient in every step."""
-        sharded = self.deepspeed or self.fsdp
+        sharded = self.deepspeed or self.fsdp or self.other_engine
         return self.batch.world_size > 1 and not sharded and not self.args.flag("ddp_find_unused_parameters")
 
     @property
