@@ -181,6 +181,23 @@ def test_a_huge_file_is_estimated_and_says_about(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "number"),
+    [
+        ("tiny.json", "[" + '{"a":1},' * 600_000 + '{"a":1}]', 600_001),
+        ("tiny.jsonl", '{"a":1}\n' * 1_000_000 + "\n" * 500_000, 1_000_000),
+        ("tiny.csv", "a,b\n" + "1,2\n" * 3_000_000, 3_000_000),
+        ("spread.jsonl", '{"a":\n1}' * 600_000, 600_000),
+    ],
+)
+def test_of_very_many_tiny_rows_a_part_is_counted(tmp_path: Path, name: str, text: str, number: int) -> None:
+    (tmp_path / name).write_text(text)
+    found = row_counts.count_rows(tmp_path / name)
+    assert found is not None
+    assert found.number == pytest.approx(number, rel=0.02)
+    assert found.exact is (name == "tiny.jsonl")
+
+
+@pytest.mark.parametrize(
     ("name", "end", "said"),
     [
         ("list.json", ', {"a": 1,}]', "is not valid JSON"),

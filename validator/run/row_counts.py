@@ -29,9 +29,12 @@ _READERS = {"json": read_json, "jsonl": read_json, "csv": read_csv, "txt": read_
 _MAX_WHOLE_BYTES = {"json": 2 << 20, "csv": 2 << 20, "jsonl": 4 << 20, "txt": 4 << 20}
 # Bytes that are counted: 1 GB/s where each line is a row, 0.1 GB/s where values must be parsed.
 _MAX_LINES_BYTES, _MAX_PARSED_BYTES = 128 << 20, 32 << 20
+# Rows that are counted, so that tiny rows take no longer than long ones.
+_MAX_LINES, _MAX_VALUES = 2 << 20, 1 << 18
 _HEAD_BYTES = 1 << 18
 _HEAD_ROWS = 1000  # rows
 _LIST_START = re.compile(rb"\s*\[[ \t\r]*(\n[ \t]*\{)")
+_BLANK_LINES = re.compile(rb"\n\s+")
 _GAP = re.compile(r"[\s,]*")
 
 
@@ -121,18 +124,20 @@ def _count_in_stream(path: str, stream: IO[bytes], size: int | None) -> Rows | N
         return Rows(len(rows), columns=frozenset().union(*rows), head=tuple(rows[:_HEAD_ROWS])) if rows else Rows()
     head = _first_rows(kind, data[:_HEAD_BYTES])
     row_start = _row_start(kind, data)
-    data += stream.read((_MAX_LINES_BYTES if row_start else _MAX_PARSED_BYTES) - len(data))
+    most = _MAX_LINES_BYTES if row_start else _MAX_PARSED_BYTES
+    data += stream.read(max(min(most, _MAX_LINES * len(data) // (data.count(b"\n") or 1)) - len(data), 0))
     exact = not stream.read(1)
     if not head or not (exact or size):  # one row of all that was read; or how much is left is not known
         return None
     if not exact and (row_start or kind == "csv"):
         data = data[: data.rfind(b"\n") + 1] or data
-    number = _count_in_bytes(kind, data, row_start, exact)
-    if number is None and exact:
-        number = sum(1 for _ in _READERS[kind](io.BytesIO(data)))
-    if number is None or not (exact or number):
-        return None
-    return Rows(number if exact else round(number * (size or 0) / len(data)), exact, head=head)
+    number, share = _count_in_bytes(kind, data, row_start)
+    if exact and share < 1 and number < _MAX_VALUES:  # a value cannot be parsed; the reader says why
+        return Rows(sum(1 for _ in _READERS[kind](io.BytesIO(data))), head=head)
+    if exact and share == 1:
+        return Rows(number, head=head)
+    whole = len(data) if exact else size or 0
+    return Rows(round(number / share * whole / len(data)), False, head=head) if number else None
 
 
 def _first_rows(kind: str, data: bytes) -> tuple[Mapping[str, Any], ...]:
@@ -164,31 +169,36 @@ def _row_start(kind: str, data: bytes) -> bytes:
     return b"\n" if line.startswith(b"{") and len(_value_ends(line.decode("utf-8", "ignore"))) == 1 else b""
 
 
-def _count_in_bytes(kind: str, data: bytes, row_start: bytes, is_whole: bool) -> int | None:
-    """Return the number of rows in the text of a file. `row_start`: what `_row_start` returns. None if a value of a
-    whole file cannot be parsed."""
+def _count_in_bytes(kind: str, data: bytes, row_start: bytes) -> tuple[int, float]:
+    """Return the number of rows in the text of a file, and the share of the text in which they were counted: less than
+    1 if a value cannot be parsed, or if there are very many. `row_start`: what `_row_start` returns."""
     if kind == "csv":
-        return count_csv_rows(io.BytesIO(data))
+        return count_csv_rows(io.BytesIO(data)), 1
     if kind == "txt":
-        return len(data.splitlines()) if b"\r" in data else data.count(b"\n") + (not data.endswith(b"\n"))
-    if row_start == b"\n":
-        return sum(not line.isspace() for line in io.BytesIO(data))
+        return (len(data.splitlines()) if b"\r" in data else data.count(b"\n") + (not data.endswith(b"\n"))), 1
+    if row_start == b"\n" and data.count(b"\n") > _MAX_LINES:
+        filled = _BLANK_LINES.sub(b"\n", data)
+        return filled.count(b"\n") + (not filled.endswith(b"\n")), 1
     if row_start:
-        return data.count(row_start)
+        rows = data.count(row_start) if row_start != b"\n" else sum(not line.isspace() for line in io.BytesIO(data))
+        return rows, 1
     text = data.decode("utf-8-sig", "replace")
     ends = _value_ends(text)
-    closing = "]" if text[:64].lstrip().startswith("[") else ""
-    return None if is_whole and text[ends[-1] if ends else 0 :].strip() != closing else len(ends)
+    end, closing = (ends[-1] if ends else 0), "]" if text[:64].lstrip().startswith("[") else ""
+    if len(ends) < _MAX_VALUES and text[end:].strip() == closing:
+        return len(ends), 1
+    return len(ends), max(min(end, len(text) - 1), 1) / len(text)
 
 
 def _value_ends(text: str) -> list[int]:
     """Return where each of the JSON values ends that follow each other in a text or in a list, up to the first that
-    cannot be parsed."""
+    cannot be parsed, and of a limited number."""
     decode, ends = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode, list[int]()
     position = text.find("[") + 1 if text[:64].lstrip().startswith("[") else 0
     try:
-        while True:
+        while len(ends) < _MAX_VALUES:
             _, position = decode(text, _GAP.match(text, position).end())  # type: ignore[union-attr]
             ends.append(position)
     except (ValueError, RecursionError):
-        return ends
+        pass
+    return ends
