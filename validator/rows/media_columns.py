@@ -62,7 +62,7 @@ def media_dir_remedy(path: str, near: Sequence[Path]) -> str:
     do. `near`: folders that are searched, with the folder above each, and those up to two levels below."""
     if Path(path).is_absolute():
         return "write paths relative to a folder, and set `media_dir` to that folder"
-    places = _folders_around(near)
+    places = list(_folders_around(near))
     if found := next((place for place in places if _is_file(place / path)), None):
         return f"set `media_dir: {_shortest(found)}`"
     name = Path(path).name
@@ -72,21 +72,22 @@ def media_dir_remedy(path: str, near: Sequence[Path]) -> str:
     return "set `media_dir` to the folder that holds it"
 
 
-def media_dir_of_rows(attr: DatasetAttr, rows: Sequence[Row], data: Path) -> Path | None:
+def media_dir_of_rows(attr: DatasetAttr, rows: Sequence[Row], data: Path, folder: Path | None = None) -> Path | None:
     """Return the folder with which the first image, video or sound of the rows is found; None if its path is found as
-    it is, or nowhere. `data`: the file or folder of the rows."""
+    it is or in `folder`, or nowhere. `data`: the file or folder of the rows."""
     columns = [attr.columns.get(part) or "" for part in PLACEHOLDERS]
     path = next((path for row in rows for column in columns for path in media_paths(row.get(column))), "")
-    if not path or Path(path).is_absolute() or _is_file(Path(path)):
+    if not path or Path(path).is_absolute() or _is_file(Path(path)) or (folder and _is_file(folder / path)):
         return None
     return next((place for place in _folders_around((data.parent, Path())) if _is_file(place / path)), None)
 
 
-def _folders_around(near: Sequence[Path]) -> list[Path]:
-    """Return these folders, the folder above each, and those up to two levels below."""
+def _folders_around(near: Sequence[Path]) -> Iterator[Path]:
+    """Yield these folders, the folder above each, and those up to two levels below."""
     folders = dict.fromkeys(one.resolve() for one in near)
-    above = (one.parent for one in folders)
-    return list(dict.fromkeys([*folders, *above, *islice(_with_subfolders(folders), _MAX_FOLDERS)]))
+    yield from folders
+    yield from (one.parent for one in folders)
+    yield from islice(_with_subfolders(folders), len(folders), _MAX_FOLDERS)
 
 
 def _with_subfolders(folders: Iterable[Path]) -> Iterator[Path]:

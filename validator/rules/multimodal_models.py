@@ -1,5 +1,5 @@
-"""TRA911, TRA914 to TRA920 and TRA929: multimodal models: which of their parts train, how their samples are cut and
-packed, and what stops the run or corrupts gradients."""
+"""TRA911, TRA914 to TRA920, TRA929, TRA939 and TRA940: multimodal models: which of their parts train, how their samples
+are cut and packed, and what stops the run or corrupts gradients."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from validator.knowledge.tables import yaml_table
 from validator.physics import Workload
 from validator.recipe.safe_read import read_json
 from validator.rules import subjects
-from validator.rules.rule import ERROR, WARNING, Findings, rule, set_value
-from validator.run import model_files, multimodal
+from validator.rules.rule import ERROR, WARNING, Findings, remove_keys, rule, set_value
+from validator.run import image_tokens, model_files, multimodal, row_images
 from validator.run.model_parts import is_decoder_trained
 from validator.run.settings import RunSettings
 
@@ -94,6 +94,52 @@ def pictures_cut(run: RunSettings, model: Model) -> Findings:
             f"set `cutoff_len: {-(-tokens // 1024) * 1024}`{', or a smaller `image_max_pixels`' if smaller else ''}"
         )
         yield "cutoff_len", f"{found}, so the run stops at a picture that is cut; {remedy}"
+
+
+@rule("TRA939", WARNING, about=subjects.model)
+def tiles_not_asked_for(run: RunSettings, model: Model) -> Findings:
+    """InternVL is trained on pictures that are shrunk to one tile, without a word.
+
+    Why: LLaMA-Factory calls the image processor itself, past the processor that would cut pictures into tiles, and the
+    image processor of the published checkpoints has `crop_to_patches: false`. Small print is then lost: a user saw 20 %
+    where another model had 80 % (LLaMA-Factory issue 8479). Looked at are the pictures of the first rows that have more
+    than twice the pixels of a tile.
+    Source: llamafactory/data/mm_plugin.py:InternVLPlugin
+    Fix: `crop_to_patches: true`, with a `cutoff_len` for up to 13 tiles of 256 tokens; `crop_to_patches: false` where
+    small pictures suffice.
+    """
+    if model.kind not in ("internvl", "interns1") or run.args.is_set("crop_to_patches") or not run.task.trains:
+        return
+    counter, largest = image_tokens.image_counter(run)[0], row_images.largest_image(run)
+    if counter is None or largest is None or counter.facts["crop_to_patches"]:
+        return
+    side = counter.facts["tile"]
+    if min(largest.width * largest.height, counter.max_pixels) > 2 * side**2:
+        cropped = image_tokens.image_counter(run.updated({"crop_to_patches": True}))[0]
+        tokens = cropped and cropped.count(largest)
+        found = f"pictures of up to {largest.width:,} x {largest.height:,} pixels are shrunk to {side} x {side}"
+        remedy = "set `crop_to_patches: true`" + (f" ({tokens.sequence:,} tokens for that picture)" if tokens else "")
+        yield "crop_to_patches", f"{found}, and small print is lost; {remedy}, or `false` if that suffices"
+
+
+@rule("TRA940", ERROR, about=subjects.model)
+def pan_and_scan_fails(run: RunSettings, model: Model) -> Findings:
+    """Pan and scan of Gemma 3 ends the run.
+
+    Why: "IndexError: invalid index of a 0-dim tensor" at the first picture: LLaMA-Factory reads the numbers of crops as
+    a list for each sample, and transformers 4.50 to 5.6 return one list for all.
+    Source: llamafactory/data/mm_plugin.py:Gemma3Plugin
+    Fix: delete `image_do_pan_and_scan`; for more detail train a model that takes pictures as large as they are, such as
+    Qwen3-VL.
+    """
+    reads_images = any(dataset.attr.has_images for dataset in run.data.datasets) and not run.data.is_tokenized
+    plugin = (run.template or {}).get("plugin")
+    if not run.args.flag("image_do_pan_and_scan") or run.task.stage == "pt":
+        return
+    if model.kind == "gemma3" and plugin == "gemma3" and reads_images:
+        found = "LLaMA-Factory cannot read the crops that Gemma 3's image processor makes"
+        fix = remove_keys("image_do_pan_and_scan", safe=False)
+        yield "image_do_pan_and_scan", f"{found}, so the run ends at the first picture; delete the key", fix
 
 
 @rule("TRA917", ERROR)

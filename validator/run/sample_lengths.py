@@ -135,7 +135,7 @@ def first_row_lengths(run: RunSettings) -> Iterator[float]:
         return
     each = _BYTES_PER_TOKEN * (2 if run.task.uses_preference_pairs else 1)
     if _image_tokens(run):
-        rows = [(row, tokens.sequence) for row, tokens in row_images.first_row_images(run)]
+        rows = [(each.row, each.tokens.sequence) for each in row_images.first_row_images(run)]
     else:
         rows = [(row, 0) for one in run.data.datasets for row in (one.rows.head if one.rows else ())]
     for row, image_tokens in rows:
