@@ -64,7 +64,7 @@ def test_the_fixed_shape() -> None:
     assert list(found["time"])[:5] == ["step_seconds", "tokens_per_second", "hours", "device_hours", "bottleneck"]
     assert list(found["time"]["step_seconds"]) == ["low", "expected", "high", "terms"]
     assert list(found["time"]["hours"]) == ["low", "expected", "high"]
-    assert list(found["samples"]) == ["recommended", "found", "sure"]
+    assert list(found["samples"]) == ["recommended", "found", "sure", "found_exact"]
     assert {tuple(change) for change in found["changes"]} == {
         ("set", "device_gib", "host_gib", "verdict", "note", "first", "environment", "time_ratio")
     }
