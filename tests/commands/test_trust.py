@@ -110,7 +110,8 @@ def test_a_simulation_runs_nothing_of_it(stranger: Stranger) -> None:
     """Neither its modules in the process that answers, nor the classes of its config.json."""
     for package in ("torch", "transformers", "llamafactory"):
         pytest.importorskip(package)
-    words = ["explain", "recipes/remote.yaml", "--simulate", "--machine", "1xa100-80g", "lora_target=in_proj"]
+    words = ["explain", "recipes/remote.yaml", "--simulate", "--full", "--machine", "1xa100-80g"]
+    words.append("lora_target=in_proj")
     done = stranger.run(PROGRAM, *words, XDG_CACHE_HOME=str(stranger.folder.parent))
     assert "simulated: no formula knows the model" in done.stdout, done.stderr
     assert stranger.code == []
