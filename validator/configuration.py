@@ -166,7 +166,7 @@ def _for_file(place: str, settings: Mapping[str, Any], file: Path) -> Configurat
             names.append(pattern)
             for key, value in section.items():
                 if key in _ADDED_BY_SECTIONS:
-                    value = (*merged.get(key, ()), *value)
+                    value = type(value)((*merged.get(key, ()), *value))
                 merged[key] = {**merged.get(key, {}), **value} if key == _RELEASES else value
     return Configuration(place, tuple(names), merged)
 
@@ -332,7 +332,7 @@ _PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "network": _network,
     "price": _price,
     _RELEASES: _releases,
-    "packages": _texts,
+    "packages": lambda value: [*_texts(value)],  # a list, as in a header block
     "select": _codes,
     "ignore": _codes,
     "pedantic": _switch,

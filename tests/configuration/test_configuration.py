@@ -14,6 +14,7 @@ from support.clean_recipe import RECIPE
 from validator import configuration
 from validator.configuration import find_configuration
 from validator.errors import ConfigurationError
+from validator.recipe.recipe_file import load_recipe
 
 AWAY = "model_name_or_path: /mnt/models/Qwen2.5-7B-Instruct"
 
@@ -121,6 +122,25 @@ def test_codes_that_are_ignored_and_those_of_the_command_line() -> None:
     toml("ignore = ['LOA']")
     write("configs/a.yaml", "a: [")
     assert codes("configs/a.yaml") == {"LOA002"}
+
+
+def test_every_field_of_a_header_block_is_taken_as_if_it_stood_there() -> None:
+    toml(
+        "machine = '2x8xa100-80g'\nhost-ram = 1024\nnetwork = 'infiniband-400g'\nprice = '1.99 USD'\n"
+        "packages = ['flash-linear-attention']\nreleases = {llamafactory = '0.9.3', torch = '2.7'}\n"
+        "per-folder.configs.packages = ['bitsandbytes==0.48.2']\n"
+    )
+    header = configuration.configured(load_recipe("configs/a.yaml")).header
+    assert header == {
+        "machine": "2x8xa100-80g",
+        "host_ram_gib": 1024.0,
+        "network": "infiniband-400g",
+        "price": "1.99 USD",
+        "packages": ["flash-linear-attention", "bitsandbytes==0.48.2"],
+        "llamafactory": "0.9.3",
+        "torch": "2.7",
+    }
+    assert not codes("configs/a.yaml") & {"LOA010", "LOA011", "CUR002"}
 
 
 def test_no_file_counts_where_none_is_asked_for() -> None:

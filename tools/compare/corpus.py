@@ -130,6 +130,9 @@ class Corpus:
         yield Question("check/json/recipes", ("check", "recipes", *_JSON))
         yield Question("check/json/refused", ("check", "tests/fixtures/refused", *_JSON))
         yield Question("check/text/refused", ("check", "tests/fixtures/refused"))
+        yield Question("check/paths/refused", ("check", "tests/fixtures/refused", "--paths", "note", *_JSON))
+        yield Question("check/pedantic/recipes", ("check", "recipes", "--pedantic"))
+        yield Question("check/config/recipes", ("check", "--show-config", "recipes", *_JSON))
         yield Question("check/github/refused", ("check", "tests/fixtures/refused", "--format", "github"))
         yield Question("check/sarif/refused", ("check", "tests/fixtures/refused", "--format", "sarif"))
         for path in sorted(name for name in self.catalogue if name.startswith("deepspeed/") and name.endswith(".json")):
