@@ -246,7 +246,8 @@ def setting_needs_packages(run: RunSettings) -> Findings:
 
     Why: `predict_with_generate` needs jieba, nltk and rouge-chinese, `optim: lomo` lomo-optim; without them the run
     stops, for some settings only after the model is loaded. `doctor` and `train` look whether they are installed.
-    Source: llamafactory/hparams/parser.py:_check_extra_dependencies, transformers/trainer_optimizer.py
+    Source: llamafactory/hparams/parser.py:_check_extra_dependencies,
+    transformers/trainer_optimizer.py:_get_lomo_optimizer
     Fix: the pip command of the message, on the machine that trains; or name them under `packages` of the header block.
     """
     missing = [each for each in needed_packages(run) if each.note and each.package not in run.declared.packages]
