@@ -79,7 +79,7 @@ def test_a_pipe_has_all_columns_and_rows() -> None:
 
 def test_a_terminal_is_told_what_it_has_no_room_for() -> None:
     shown = " ".join(" ".join(on_a_terminal(80, ("list", "--machine", "2xrtx-4090"))).split())
-    assert "not shown for want of width: model, method, host_gib, samples; a wider terminal, a pipe" in shown
+    assert "not shown for want of width: model, method, host_gib, rows; a wider terminal, a pipe" in shown
     machines = on_a_terminal(80, ("list",))
     assert len(machines) < 80
     assert machines[0].split()[:2] == ["machine", "recipes"]
