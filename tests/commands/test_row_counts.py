@@ -40,6 +40,13 @@ def _csv(count: int) -> bytes:
     return stream.getvalue().encode()
 
 
+def _arrow(count: int) -> bytes:
+    stream, table = io.BytesIO(), pa.Table.from_pylist(rows(count))
+    with pa.ipc.new_file(stream, table.schema) as writer:
+        writer.write_table(table)
+    return stream.getvalue()
+
+
 def _parquet(count: int) -> bytes:
     stream = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows(count)), stream, row_group_size=100)
@@ -52,6 +59,7 @@ FILES: dict[str, Callable[[int], bytes]] = {
     "lines.jsonl": _json_lines,
     "table.csv": _csv,
     "table.parquet": _parquet,
+    "table.arrow": _arrow,
     "packed.jsonl": lambda count: gzip.compress(_json_lines(count)),
     "text.txt": lambda count: "".join(f"line {n} of a text. " * 60 + "\n" for n in range(count)).encode(),
 }
@@ -61,6 +69,11 @@ def run(*words: str, code: int = 0) -> str:
     done = CliRunner().invoke(group, words)
     assert done.exit_code == code, done.output
     return done.output
+
+
+def dry_run(recipe: str) -> str:
+    """What `train --dry-run` says, also where a package is missing, for which the start would be refused."""
+    return CliRunner().invoke(group, ["train", recipe, "--dry-run"]).output
 
 
 def answer(*words: str) -> Any:
@@ -95,6 +108,7 @@ def assert_alike(recipe: str, read: int | None = None) -> None:
         ("table.csv", 2_000),
         ("table.csv", 12_000),
         ("table.parquet", 1_200),
+        ("table.arrow", 700),
         ("packed.jsonl", 900),
         ("packed.jsonl", 20_000),
     ],
@@ -109,7 +123,7 @@ def test_a_file_has_one_number_of_rows_for_all_commands(
     assert count >= 20_000 or f"`{file}` holds {count:,} rows, the recipe is made for 20,000" in copied
     assert f"of {count:,} rows trained in " in copied
     assert_alike("mine.yaml", count)
-    dry = run("train", "mine.yaml", "--dry-run")
+    dry = dry_run("mine.yaml")
     steps = answer("data", "mine.yaml")["steps"]["total"]
     assert f"of {count:,} rows trained in {steps:,} steps" in dry
     planned = answer("plan", "--model", "qwen3-8b", "--machine", "2xrtx-4090", "--data", file)
@@ -237,7 +251,7 @@ def test_the_data_beside_the_recipe_are_those_that_train_takes(tmp_path: Path, m
     for place, recipe in (("mine", "mine.yaml"), ("other", "../mine/mine.yaml"), (".", "mine/mine.yaml")):
         monkeypatch.chdir(tmp_path / place)
         assert_alike(recipe, 640)
-        command = run("train", recipe, "--dry-run").splitlines()[-1]
+        command = dry_run(recipe).splitlines()[-1]
         assert f"dataset_dir={tmp_path}/mine/data" in command
         told = "the working directory has another" in run("check", recipe)
         assert told is (place != "mine")

@@ -85,17 +85,16 @@ class Dataset:
     @cached_property
     def rows(self) -> Rows | None:
         """The rows that LLaMA-Factory takes from the entry's local files: those of its `split`, and as many as its
-        `num_samples` says. None if there is no local file, if only `data` can read a file, or if the entry's split is
-        of an unknown form."""
-        counted = [count_rows(path) for path in self.files]
+        `num_samples` says. None if there is no local file, if only `data` can read a file and `num_samples` is not set,
+        or if the entry's split is of an unknown form."""
+        counted, num_samples = [count_rows(path) for path in self.files], self.entry.get("num_samples")
         if not counted or any(rows is None for rows in counted):
-            return None
+            return Rows(num_samples) if counted and isinstance(num_samples, int) else None
         total = sum_rows(rows for rows in counted if rows)
         if total.problem:
             return total
-        split, num_samples = str(self.entry.get("split", "train")), self.entry.get("num_samples")
         try:
-            chosen = parse_split(split, total.number)
+            chosen = parse_split(str(self.entry.get("split", "train")), total.number)
         except RecipeError:
             return None
         if len(chosen) < total.number:  # the first rows of the files may be none of them

@@ -47,8 +47,12 @@ class UserData:
 
     @property
     def registry(self) -> dataset_registry.Registry:
-        """A registry (dataset_info.json) in memory that holds only these data."""
-        return dataset_registry.Registry(Path(), {self.name: self.entry(Path())})
+        """A registry (dataset_info.json) in memory that holds only these data. Its entry has the number of rows if only
+        `data` can count them."""
+        entry = self.entry(Path())
+        if any(row_counts.count_rows(file) is None for file in list_data_files(self.path)):
+            entry["num_samples"] = self.rows
+        return dataset_registry.Registry(Path(), {self.name: entry})
 
     def require_media(self, run: RunSettings) -> None:
         """Raise RecipeError if the rows hold images, videos or audio and the template of the run takes none
