@@ -113,11 +113,25 @@ def test_images_longer_than_what_cutoff_len_leaves_are_told() -> None:
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n", "`a.pgm` is a Git LFS pointer"),
         (b"", "`a.pgm` is empty"),
         (b"<!DOCTYPE html><html></html>", "`a.pgm` is a web page"),
-        (picture(1, 1, 9_000_000), "the processor refuses an image of 1 x 9,000,000 pixels"),
+        (picture(1, 1, 9_000_000), "an image of 1 x 9,000,000 pixels is refused"),
+        (picture(1, 20_000, 20_000), "an image of 20,000 x 20,000 pixels is refused"),
     ],
 )
 def test_files_that_end_the_run(content: bytes, said: str) -> None:
     (problem,) = report([row(0, "a.pgm")], {"a.pgm": content})["problems"]
+    assert said in problem["message"]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (7, "image 1 is neither a path nor an image"),
+        ({"bytes": None, "path": None}, "image 1 has neither bytes nor a path"),
+        ({"bytes": None, "path": "gone.png"}, "image 1 does not exist"),
+    ],
+)
+def test_values_that_are_no_image_end_the_run(value: Any, said: str) -> None:
+    (problem,) = report([{**row(0, "a.pgm"), "images": [value]}], {})["problems"]
     assert said in problem["message"]
 
 
@@ -141,3 +155,64 @@ def test_media_that_are_not_counted_are_named() -> None:
         " longer"
     )
     assert other["images"] is None
+
+
+def save_tiny_model(folder: Path) -> None:
+    """Write a model of Qwen2-VL's type with a tokenizer of single bytes, for which LLaMA-Factory can be asked, too."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    marks = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({sign: at for at, sign in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.add_special_tokens(marks)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    vision = {"depth": 2, "embed_dim": 16, "hidden_size": 16, "num_heads": 1, "mlp_ratio": 4, "in_chans": 3,
+              "patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 2}  # fmt: skip
+    config = {"model_type": "qwen2_vl", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+              "num_attention_heads": 1, "num_key_value_heads": 1, "vocab_size": 500,
+              "vision_config": vision}  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+
+
+def real_tokens(folder: Path, rows: list[dict[str, Any]]) -> int:
+    """The tokens that LLaMA-Factory's template and plugin make of all rows."""
+    from types import SimpleNamespace
+
+    from llamafactory.data.template import get_template_and_fix_tokenizer
+    from llamafactory.hparams import DataArguments
+    from transformers import PreTrainedTokenizerFast
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    file = str(folder / "tokenizer.json")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=file, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    images = Qwen2VLImageProcessorPil(size={"shortest_edge": 3136, "longest_edge": 12845056})
+    processor = SimpleNamespace(image_processor=images, video_processor=images, feature_extractor=None,
+                                image_max_pixels=768 * 768, image_min_pixels=32 * 32)  # fmt: skip
+    template = get_template_and_fix_tokenizer(tokenizer, DataArguments(template="qwen2_vl"))
+    total = 0
+    for one in rows:
+        paths = [f"data/{name}" for name in one["images"]]
+        turns = template.mm_plugin.process_messages(one["messages"], paths, [], [], processor)
+        total += sum(len(ids) for pair in template.encode_multiturn(tokenizer, turns) for ids in pair)
+    return total
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_conversations_with_several_images_have_the_tokens_of_llamafactory() -> None:
+    images = pytest.importorskip("PIL.Image")
+    sizes = {"a.png": (640, 480), "b.png": (30, 30), "c.png": (1, 700), "d.png": (333, 777)}
+    for name, size in sizes.items():
+        images.new("RGB", size).save(f"data/{name}")
+    Path("model").mkdir()
+    save_tiny_model(Path("model"))
+    rows = []
+    for count in range(4):
+        marks = ["<image>"] * count
+        texts = ["".join(marks[:2]) + " What is this?", "Two.", f"How many{''.join(marks[2:])} are black?\n", "A board"]
+        turns = [{"role": "assistant" if at % 2 else "user", "content": text} for at, text in enumerate(texts)]
+        rows.append({"messages": turns, "images": [*sizes][:count]})
+    found = report(rows, {}, model_name_or_path="model", cutoff_len=100_000)
+    assert found["tokens"]["exact"]
+    assert found["tokens"]["per_epoch"] == real_tokens(Path("model"), rows)

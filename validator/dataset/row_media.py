@@ -50,7 +50,7 @@ def read_row_media(attr: DatasetAttr, folder: str, row: Mapping[str, Any], count
             tokens = counter.count(size) if size else counter.largest
             if tokens is None:
                 shape = f" of {size.width:,} x {size.height:,} pixels" if size else ""
-                raise FatalRowError(f"the processor refuses an image{shape}")
+                raise FatalRowError(f"an image{shape} is refused: it is too large, or too long and narrow")
             images.append(tokens)
     if not identities:
         return NO_MEDIA

@@ -21,7 +21,7 @@ _REMEMBERED_FILES = 1 << 16  # a file that many rows name is read once
 class MediaFile(NamedTuple):
     """A file of an image, video or sound. `identity`: bytes that are equal for files of equal content. The size and the
     first and last 16 KiB decide, so that large files are not read whole. `size`: size of an image; None if it is not
-    known. `no_image`: what the file is if it surely holds no image."""
+    known. `no_image`: what is wrong with the file if it surely holds no image."""
 
     identity: bytes
     size: ImageSize | None = None
@@ -40,6 +40,8 @@ def row_media_files(value: object, folder: str) -> Iterator[MediaFile]:
     elif isinstance(value, list):
         for one in value:
             yield from row_media_files(one, folder)
+    else:
+        yield MediaFile(str(value).encode(), no_image="is neither a path nor an image")
 
 
 def require_images(value: object, files: list[MediaFile]) -> None:
@@ -58,7 +60,10 @@ def _media_of_mapping(value: dict[Any, Any]) -> MediaFile:
     if isinstance(data, bytes):
         identity = blake2b(data, digest_size=16).digest()
         return MediaFile(identity, image_header.size_of_bytes(data), image_header.is_no_image(data[:HEAD_BYTES]))
-    return _media_at(Path(path)) if isinstance(path, str) else MediaFile(b"")
+    if not isinstance(path, str):
+        return MediaFile(b"", no_image="has neither bytes nor a path")
+    exists = safe_read.path_kind(path) == "file"
+    return _media_at(Path(path)) if exists else MediaFile(path.encode("utf-8", "surrogatepass"), None, "does not exist")
 
 
 def _media_at(path: Path) -> MediaFile:

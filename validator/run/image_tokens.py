@@ -53,8 +53,8 @@ class ImageCounter:
         return self.count(ImageSize(side, side))
 
     def count(self, size: ImageSize) -> ImageTokens | None:
-        """Return the tokens of an image of this size; None if LLaMA-Factory or the processor refuses the image, because
-        it is too long and narrow."""
+        """Return the tokens of an image of this size; None if Pillow, LLaMA-Factory or the processor refuses the image,
+        because it is too large, or too long and narrow."""
         try:
             tokens = _RULES[self.facts["rule"]](self.facts, *_factory_size(self, *size))
         except ValueError:
@@ -139,9 +139,15 @@ def _named_settings(own: Facts) -> Iterator[tuple[str, Any]]:
         yield "image_grid_pinpoints", grids
 
 
+_MAX_PIXELS = 2 * 89_478_485  # PIL/Image.py, MAX_IMAGE_PIXELS: of twice as many open() raises an error
+
+
 def _factory_size(counter: ImageCounter, width: int, height: int) -> tuple[int, int]:
     """Return the size to which LLaMA-Factory resizes an image before the processor reads it. Raises ValueError if a
-    side vanishes. Source: data/mm_plugin.py, MMPluginMixin._preprocess_image and Qwen2VLPlugin._preprocess_image."""
+    side vanishes, and for more pixels than Pillow opens. Source: data/mm_plugin.py, MMPluginMixin._preprocess_image and
+    Qwen2VLPlugin._preprocess_image."""
+    if width * height > _MAX_PIXELS:
+        raise ValueError("refused")
     if width * height > counter.max_pixels:
         width, height = _scaled(width, height, counter.max_pixels)
     if width * height < counter.min_pixels:
