@@ -53,12 +53,8 @@ def large_without_machine(run: RunSettings) -> Findings:
 
 def _need_on_one_device(run: RunSettings) -> Estimate | None:
     """Return the memory that the run needs on one device with samples as short as they surely are, if no machine is
-    named and the run is a large one. None if another program than torch decides where the weights are: KTransformers,
-    which keeps experts in main memory, or Megatron, which splits layers over devices."""
-    split_otherwise = run.args.flag("use_kt") or any(
-        str(key).endswith("_model_parallel_size") for key in run.args.values
-    )
-    if run.machine or run.machine_problem or split_otherwise:
+    named and the run is a large one; None also if memory is not predicted, as with KTransformers and Megatron."""
+    if run.machine or run.machine_problem:
         return None
     need = predict(run).device_memory_at(run.batch.certain_tokens)
     return need if need and need.expected > _LARGE_GIB * GIB else None
