@@ -336,7 +336,8 @@ def model_folder_empty(run: RunSettings) -> Findings:
         location = run.workspace.find(path)
         if not location or safe_read.path_kind(location[0] / "config.json") == "file":
             continue
-        if safe_read.path_kind(location[0]) == "folder" and (is_local_name(path) or location[1]):
+        is_here = not run.workspace.may_be_elsewhere(path, key.kind)
+        if is_here and safe_read.path_kind(location[0]) == "folder" and (is_local_name(path) or location[1]):
             adapter = safe_read.path_kind(location[0] / "adapter_config.json") == "file"
             found = f"`{path}` holds {'an adapter and ' if adapter else ''}no config.json"
             remedy = "name the folder by `adapter_name_or_path`" if adapter else "name the folder that holds the model"
@@ -369,7 +370,8 @@ def adapter_missing(run: RunSettings) -> Findings:
     """
     for key, path in named_paths(run, ADAPTER_KEYS):
         location = run.workspace.find(path)
-        if location and safe_read.path_kind(location[0] / "adapter_config.json") != "file":
+        is_empty = location and safe_read.path_kind(location[0] / "adapter_config.json") != "file"
+        if is_empty and not run.workspace.may_be_elsewhere(path, key.kind):
             yield key.name, f"`{path}` holds no adapter_config.json; name the folder of a finished LoRA run"
         missing = is_local_name(path) and is_missing(run, path, key.kind)
         if missing and not find_earlier_adapter(run.workspace.recipe, path):

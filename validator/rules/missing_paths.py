@@ -7,6 +7,7 @@ from pathlib import Path
 
 from validator.finding import USUAL_FINDINGS
 from validator.knowledge.path_keys import READ_KEYS, PathKey
+from validator.recipe import safe_read
 from validator.rules.rule import NOTE, Findings, rule
 from validator.run.dataset_registry import REGISTRY_FILE
 from validator.run.named_paths import named_paths
@@ -15,6 +16,8 @@ from validator.run.trained_model import is_local_name
 from validator.wording import clip, plural
 
 _MAX_PATHS_NAMED = 3
+# What a folder of weights holds beside them. A repository may hold the folder, and not the weights.
+_CONFIG_OF_KIND = {"model": "config.json", "adapter": "adapter_config.json"}
 
 
 def has_variable(path: str) -> bool:
@@ -57,12 +60,15 @@ def paths_elsewhere(run: RunSettings) -> Findings:
         listed = ", ".join(f"`{clip(path)}`" for path in paths[:_MAX_PATHS_NAMED])
         more = f" and {len(paths) - _MAX_PATHS_NAMED} more" if len(paths) > _MAX_PATHS_NAMED else ""
         found = f"{len(paths)} {plural(len(paths), 'path')} may exist on the training machine alone: {listed}{more}"
-        yield None, f"{found}; `--paths error` makes a missing one an error"
+        yield None, f"{found}; `check --paths error` looks for them"
 
 
 def _is_elsewhere(run: RunSettings, path: str, key: PathKey) -> bool:
     """True if the path of a key is not looked for. Of `dataset_dir` the registry counts, if the run reads it."""
     if key.name == "dataset_dir" and run.data.registry:
         return not run.workspace.find(f"{path}/{REGISTRY_FILE}") and registry_is_elsewhere(run)
-    found = run.workspace.find(path) or has_variable(path)
-    return not found and run.workspace.may_be_elsewhere(path, key.kind)
+    location = run.workspace.find(path)
+    if location and key.kind in _CONFIG_OF_KIND:
+        is_whole = safe_read.path_kind(location[0] / _CONFIG_OF_KIND[key.kind]) == "file"
+        return not is_whole and run.workspace.may_be_elsewhere(path, key.kind)
+    return not (location or has_variable(path)) and run.workspace.may_be_elsewhere(path, key.kind)
