@@ -343,10 +343,13 @@ class ReleaseRange:
 def range_admits(wanted: Any, version: str) -> bool:
     """True if a range (`wanted`), such as `>=0.9.4, <0.9.6`, contains `version`. A range that is a single version
     contains only this version. None contains every version. Raises RecipeError if the range is malformed."""
-    if wanted is None:
-        return True
-    numbers = _version_numbers(version, wanted)
-    for allowed, limit in _parse_range(str(wanted)):
+    return wanted is None or _admits(str(wanted), version)
+
+
+@lru_cache(maxsize=8192)
+def _admits(release_range: str, version: str) -> bool:
+    numbers = _version_numbers(version, release_range)
+    for allowed, limit in _parse_range(release_range):
         size = max(len(limit), len(numbers))
         one, two = numbers + (0,) * (size - len(numbers)), limit + (0,) * (size - len(limit))
         if (one > two) - (one < two) not in allowed:
@@ -392,7 +395,7 @@ def _transformers_by_release() -> dict[str, list[str]]:
     return {name: facts["transformers"] for name, facts in tables.json_table("arguments")["releases"].items()}
 
 
-def _version_numbers(version: str, release_range: Any) -> tuple[int, ...]:
+def _version_numbers(version: str, release_range: str) -> tuple[int, ...]:
     """Return the numbers of a version. A part such as 0rc1 counts as its leading number. A development version, such as
     the version of LLaMA-Factory's main branch, counts as the release that it leads to; what a build adds behind `+`
     does not count. Raises RecipeError if a part has
