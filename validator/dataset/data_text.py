@@ -75,7 +75,8 @@ def _lengths(report: DataReport) -> Iterator[str]:
         yield f"  {f'{bar.from_:,} to {bar.to:,}':>19} {bar.rows:>9,}  {draw_bar(bar.rows, max_rows)}".rstrip()
     yield from (f"  {sentence}" for sentence in cutoff_sentences(report))
     if images := report.images:
-        yield (f"  images: {images.images:,} in {images.rows:,} rows, some {images.mean:,} tokens each; "
+        rows = f"{images.rows:,} {plural(images.rows, 'row')}"
+        yield (f"  images: {images.images:,} in {rows}, some {images.mean:,} tokens each; "
                f"those of a row up to {images.longest:,}")  # fmt: skip
 
 
