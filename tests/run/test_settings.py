@@ -285,7 +285,7 @@ SUBJECTS = {
     ("run/dataset_registry", "published", "hf_hub_url"): "the address itself",
     ("catalogue/recipe_diff", "compare_recipes", "deepspeed"): "compares what two files say",
     ("catalogue/recipe_copy", "find_dependencies", "deepspeed"): "copies the file that the value names",
-    ("rules/dataset_columns", "_needed_package", "cloud_file_name"): "the package that the address needs",
+    ("run/dataset_registry", "package", "cloud_file_name"): "the package that the address needs",
     ("rules/dataset_columns", "cloud_address_refused", "cloud_file_name"): "the address itself",
     ("rules/dataset_columns", "script_refused", "script_url"): "the address itself",
     ("rules/fsdp_and_accelerate", "fsdp_word_unknown", "fsdp"): "the text as it is written",
