@@ -27,7 +27,7 @@ NUMBER = re.compile(r"(?a)(?<![\w.,-])-?\d[\d,]*(?:\.\d+)?(?!\w)")
 NAMES = [
     # Python 3.11 to 3.13; the release of NVIDIA's driver from which on it knows a chip
     r"\bPython \d\.\d+ to \d\.\d+|\bRTX 50 and B200 want 570",
-    r"\b(?:[A-Z][\w-]*|transformers|torch|peft|accelerate|stage|before|from) v?\d[\w.]*(?: and \d[\w.]*(?=,))?",  # RTX 4090
+    r"\b(?:[A-Z][\w-]*|transformers|torch|peft|accelerate|stage|before|from) v?\d[\w.]*(?: and \d[\w.]*(?=,))?",
     r"\b\d+\.\d+\.\d+\b",  # a release
     r"\b(?:2025|2026)\b",
     r"\b\d+[- ]bits?\b",
