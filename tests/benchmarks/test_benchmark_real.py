@@ -47,7 +47,8 @@ def test_the_machine_that_is_stated_counts(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_model_that_nobody_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = judged(RECIPE.replace("Qwen/Qwen2.5-7B-Instruct", "saves/mine"), tmp_path, monkeypatch)
-    assert (row.verdict, row.judged, row.reason, row.names_model) == ("unknown", False, "model not known", True)
+    reason = "model not known, --base NAME names it"
+    assert (row.verdict, row.judged, row.reason, row.names_model) == ("unknown", False, reason, True)
 
 
 @pytest.mark.parametrize(

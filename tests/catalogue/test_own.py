@@ -85,8 +85,8 @@ def test_what_to_type_next_names_the_data() -> None:
     write("my data.jsonl", TALK)
     found = run("plan", "--model", "qwen3-8b", "--machine", "8xa100-80g", "--data", "my data.jsonl")
     following = [line for line in found.stdout.splitlines() if ": lmf-recipes " in line]
-    assert len(following) == 2
-    assert all("--data 'my data.jsonl'" in line for line in following)
+    assert len(following) == 1
+    assert "--data 'my data.jsonl'" in following[0]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from support.clean_recipe import RECIPE as GOOD
-from support.program import Answer, answer, process
+from support.program import Answer, answer, path_without_devices, process
 
 from validator.__main__ import main
 from validator.check import checking
@@ -272,17 +272,8 @@ def test_our_own_bug_is_exit_code_3_with_the_traceback_in_a_file(
     assert "nobody expected this" in log.read_text()
 
 
-def without_devices(folder: Path) -> str:
-    """A PATH with llamafactory-cli, which must not be started, and no tool of a driver."""
-    cli = folder / "bin" / "llamafactory-cli"
-    cli.parent.mkdir()
-    cli.write_text(f"#!{sys.executable}\nraise AssertionError\n")
-    cli.chmod(0o755)
-    return str(cli.parent)
-
-
 def test_train_dry_run_prints_the_command_and_runs_nothing(tmp_path: Path) -> None:
-    done = answer("train", "--dry-run", str(TINY), "num_train_epochs=3", PATH=without_devices(tmp_path))
+    done = answer("train", "--dry-run", str(TINY), "num_train_epochs=3", PATH=path_without_devices(tmp_path))
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.decode().splitlines()
     assert f"llamafactory-cli train {TINY} num_train_epochs=3" in line
@@ -290,7 +281,7 @@ def test_train_dry_run_prints_the_command_and_runs_nothing(tmp_path: Path) -> No
 
 def test_an_override_is_judged(tmp_path: Path) -> None:
     path = write("x.yaml", (MACHINE.format("1xrtx-4090") + GOOD).encode())(tmp_path)
-    tools = without_devices(tmp_path)
+    tools = path_without_devices(tmp_path)
     assert answer("train", "--dry-run", path, PATH=tools).returncode == 0
     done = answer("train", "--dry-run", path, "finetuning_type=full", PATH=tools)
     assert done.returncode == 1

@@ -51,11 +51,11 @@ def test_what_is_read_is_found_beside_the_recipe_and_what_is_written_goes_where_
     assert found.recipe.read_text() == text
 
 
-def test_the_working_directory_wins(project: Path) -> None:
+def test_the_recipes_own_folders_win_over_the_working_directory(project: Path) -> None:
     Path("deepspeed").mkdir()
     Path("deepspeed/z.json").write_text("{}")
     found = local_launch.build_launch(resolved(project, "deepspeed: deepspeed/z.json\n"), [])
-    assert absolute(found)["deepspeed"] == str(Path.cwd() / "deepspeed" / "z.json")
+    assert absolute(found)["deepspeed"] == str(project / "deepspeed" / "z.json")
 
 
 def test_hub_names_absolute_paths_and_inline_json_stay(project: Path) -> None:

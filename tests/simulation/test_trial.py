@@ -290,7 +290,8 @@ def test_without_the_packages_it_is_wrong_usage_and_says_what_to_install(
 def test_explain_says_what_was_simulated(told: list[SimulationRequest], tmp_path: Path) -> None:
     pytest.importorskip("torch")  # whose release is shown
     words = [str(recipe(tmp_path)), "--simulate", "--machine", "1xa100-80g"]
-    done = CliRunner().invoke(explain.command, words)
+    assert "as no formula knows it" in " ".join(CliRunner().invoke(explain.command, words).stdout.split())
+    done = CliRunner().invoke(explain.command, [*words, "--full"])
     assert "simulated: no formula knows the model" in done.stdout
     assert "torch" in done.stdout
     answer = json.loads(CliRunner().invoke(explain.command, [*words, "--format", "json"]).stdout)

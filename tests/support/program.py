@@ -50,6 +50,15 @@ def run_to_exception(*words: str) -> Result:
     return CliRunner().invoke(group, words, standalone_mode=False)
 
 
+def path_without_devices(folder: Path) -> str:
+    """A PATH with llamafactory-cli, which must not be started, and no tool of a driver."""
+    cli = folder / "bin" / "llamafactory-cli"
+    cli.parent.mkdir(exist_ok=True)
+    cli.write_text(f"#!{sys.executable}\nraise AssertionError\n")
+    cli.chmod(0o755)
+    return str(cli.parent)
+
+
 def _code(words: Sequence[str]) -> int:
     with pytest.raises(SystemExit) as left:
         entry.run_program(lambda: command(words)())

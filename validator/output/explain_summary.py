@@ -65,7 +65,8 @@ def _memory_rows(explanation: Explanation) -> Iterator[tuple[str, str]]:
     machine has or that is not known."""
     device, band = explanation.device_gib, explanation.host_gib
     if device and device.expected:
-        yield "memory", f"mostly {largest_memory_part(device)}"
+        how = "; simulated in the model's own class, as no formula knows it" if explanation.simulated else ""
+        yield "memory", f"mostly {largest_memory_part(device)}{how}"
     ram = explanation.machine.host_ram_gib if explanation.machine else None
     if band is None or (device and device.shared) or (ram and band.high < _LARGE_SHARE_OF_HOST * ram):
         return
