@@ -223,9 +223,9 @@ def offers_to_show(ordered: Sequence[MachineOffer]) -> list[MachineOffer]:
 
 
 def unpriced_offers(ordered: Sequence[MachineOffer]) -> list[MachineOffer]:
-    """Return for each device without a price the offer with the fewest devices that fits."""
+    """Return for each common device without a price the offer with the fewest devices that fits."""
     fewest: dict[str, MachineOffer] = {}
     for offer in sorted(ordered, key=lambda offer: offer.devices):
-        if offer.fits and offer.price is None:
-            fewest.setdefault(devices.parse_machine(offer.machine).device.id, offer)
+        if offer.fits and offer.price is None and (device := devices.parse_machine(offer.machine).device).common:
+            fewest.setdefault(device.id, offer)
     return [offer for offer in ordered if offer in fewest.values()]
