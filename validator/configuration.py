@@ -32,6 +32,8 @@ _PER_FOLDER = "per-folder"
 _RELEASES = "releases"
 _MAX_CHARACTERS = 1 << 16
 _MAX_ENTRIES, _MAX_WORD = 200, 300  # of a list or a table; characters of a word
+# A header or a key of the table; most files with the name have neither, such as the one that defines the command.
+_MENTIONS_TABLE = re.compile(rb"""tool\s*\.\s*["']?lmf-recipes|lmf-recipes["']?\s*(=\s*\{|\.)""")
 # tomllib takes minutes for a key of thousands of parts
 _MANY_PARTS = re.compile(r"(?:[\w\"' \t-]{1,60}\.){24}")
 _ADDED_BY_SECTIONS = ("ignore", "path-prefixes", "packages")
@@ -210,7 +212,7 @@ def _read_toml(file: Path) -> Any:
         data = safe_read.read_bytes(file)
     except RecipeError:
         return None
-    if _TABLE.encode() not in data:
+    if not _MENTIONS_TABLE.search(data):
         return None
     text = _read_text(file)
     if _MANY_PARTS.search(text):

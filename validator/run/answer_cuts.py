@@ -44,12 +44,19 @@ def estimate_answer_cuts(run: RunSettings) -> AnswerCuts | None:
     if not sizes:
         return None
     mask_history = run.args.flag("mask_history")
-    lengths = [
-        [_lengths([factor * turn for turn in turns], answers, limit, mask_history) for turns, answers in sizes]
-        for factor in _FACTORS
-    ]
-    low, usual, high = (sum(cut >= 1 for _, _, _, cut in each) / len(sizes) for each in lengths)
-    totals = sorted(total for total, *_ in lengths[1])
+
+    def lengths(factor: float) -> list[SampleLengths]:
+        return [_lengths([factor * turn for turn in turns], answers, limit, mask_history) for turns, answers in sizes]
+
+    def share_cut(each: list[SampleLengths]) -> float:
+        return sum(cut >= 1 for _, _, _, cut in each) / len(sizes)
+
+    fewest, expected, most = _FACTORS
+    if not (high := share_cut(lengths(most))):
+        return AnswerCuts(0.0, 0.0, 0.0, len(sizes), limit)
+    usual_lengths = lengths(expected)
+    low, usual = share_cut(lengths(fewest)), share_cut(usual_lengths)
+    totals = sorted(total for total, *_ in usual_lengths)
     longest = totals[min(int(_UNCUT_SHARE * len(totals)), len(totals) - 1)]
     return AnswerCuts(low, usual, high, len(sizes), int(-(-longest // _LENGTH_STEP)) * _LENGTH_STEP)
 
