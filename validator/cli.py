@@ -99,6 +99,9 @@ def run_cli(words: Sequence[str]) -> NoReturn:
         sys.exit(group.main(words, standalone_mode=False))
     except click.Abort:
         raise KeyboardInterrupt from None
+    except click.exceptions.NoArgsIsHelpError as err:
+        click.echo(err.format_message(), err=True)
+        sys.exit(err.exit_code)
     except click.ClickException as err:
         err.message += _hint(err)  # type: ignore[misc]  # as below
         err.message = escaping.escape_line(err.message)  # type: ignore[misc]  # which words of the command line stand in

@@ -10,6 +10,7 @@ from support import program
 RECIPE = "qwen3-8b-4090x1-lora"
 # Command line, exit code, and what the last line says.
 TYPED = [
+    ("", 2, "Start with `lmf-recipes plan --machine 2xrtx-4090`"),
     ("help", 0, "Start with `lmf-recipes plan --machine 2xrtx-4090`"),
     ("help train", 0, "Show this message and exit."),
     ("run x.yaml", 2, "did you mean `lmf-recipes train`?"),

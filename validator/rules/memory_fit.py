@@ -15,6 +15,7 @@ from validator.rules import subjects
 from validator.rules.file_paths import assumed_model
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
 from validator.run.assumptions import offloads_to_host, verdict_assumptions
+from validator.run.first_rows import certain_tokens
 from validator.run.prediction import predict
 from validator.run.settings import RunSettings
 from validator.run.trained_model import is_local_name
@@ -47,7 +48,7 @@ def _device_need_and_limit(run: RunSettings) -> str:
     device, usable = run.machine.device, run.machine.device.usable_gib
     digits = distinguishing_decimals(prediction.device_memory.expected / GIB, usable)
     needs = _needed_memory(prediction.device_memories, prediction.device_verdicts, digits)
-    longest, certain = run.batch.max_tokens, run.batch.certain_tokens
+    longest, certain = run.batch.max_tokens, certain_tokens(run)
     condition = f" if samples reach {longest:,} tokens" if certain < longest else ""
     whose = ", which device, host and page cache share" if device.shared_memory else ""
     gaps = ", ".join(prediction.device_memory.gaps)

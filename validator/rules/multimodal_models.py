@@ -122,8 +122,8 @@ def tiles_not_asked_for(run: RunSettings, model: Model) -> Findings:
         yield "crop_to_patches", f"{found}, and small print is lost; {remedy}, or `false` if that suffices"
 
 
-@rule("TRA940", ERROR, about=subjects.model)
-def pan_and_scan_fails(run: RunSettings, model: Model) -> Findings:
+@rule("TRA940", ERROR)
+def pan_and_scan_fails(run: RunSettings) -> Findings:
     """Pan and scan of Gemma 3 ends the run.
 
     Why: "IndexError: invalid index of a 0-dim tensor" at the first picture: LLaMA-Factory reads the numbers of crops as
@@ -133,10 +133,10 @@ def pan_and_scan_fails(run: RunSettings, model: Model) -> Findings:
     Qwen3-VL.
     """
     reads_images = any(dataset.attr.has_images for dataset in run.data.datasets) and not run.data.is_tokenized
-    plugin = (run.template or {}).get("plugin")
-    if not run.args.flag("image_do_pan_and_scan") or run.task.stage == "pt":
+    if not run.args.flag("image_do_pan_and_scan") or run.task.stage == "pt" or not reads_images:
         return
-    if model.kind == "gemma3" and plugin == "gemma3" and reads_images:
+    counter, _ = image_tokens.image_counter(run)
+    if counter and counter.facts["rule"] == "crops":
         found = "LLaMA-Factory cannot read the crops that Gemma 3's image processor makes"
         fix = remove_keys("image_do_pan_and_scan", safe=False)
         yield "image_do_pan_and_scan", f"{found}, so the run ends at the first picture; delete the key", fix

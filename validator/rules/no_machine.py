@@ -9,6 +9,7 @@ from validator.knowledge.devices import Device, Machine
 from validator.physics import Estimate
 from validator.physics.estimate import GIB
 from validator.rules.rule import ERROR, NOTE, Findings, rule
+from validator.run.first_rows import certain_tokens
 from validator.run.prediction import predict
 from validator.run.settings import RunSettings
 
@@ -56,7 +57,7 @@ def _need_on_one_device(run: RunSettings) -> Estimate | None:
     named and the run is a large one; None also if memory is not predicted, as with KTransformers and Megatron."""
     if run.machine or run.machine_problem:
         return None
-    need = predict(run).device_memory_at(run.batch.certain_tokens)
+    need = predict(run).device_memory_at(certain_tokens(run))
     return need if need and need.expected > _LARGE_GIB * GIB else None
 
 

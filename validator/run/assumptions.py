@@ -7,6 +7,7 @@ from math import ceil
 
 from validator.finding import Assumption
 from validator.physics.estimate import GIB
+from validator.run.first_rows import certain_tokens
 from validator.run.prediction import predict
 from validator.run.settings import RunSettings
 
@@ -65,8 +66,9 @@ def _lengths_unknown(run: RunSettings) -> Iterator[Assumption]:
     elif tight and prediction.fitting_length:
         yield Assumption("length", longest, fits or tight, _up_to("fits", "is", fits, tight), "FIT011")
     elif tight:
-        certain = run.batch.certain_tokens
-        text = f"{_up_to('would fit', 'would be', fits, tight)}; some are taken to have {certain:,}"
+        certain = certain_tokens(run)
+        source = "the first rows have some of" if certain > run.batch.certain_tokens else "some are taken to have"
+        text = f"{_up_to('would fit', 'would be', fits, tight)}; {source} {certain:,}"
         yield Assumption("length", certain, fits or tight, text, "FIT001")
 
 

@@ -19,6 +19,7 @@ from validator.physics.estimate import GIB, DiskTerm, SharedTerm
 from validator.physics.workload import ExpertsForm
 from validator.run import deepspeed, multimodal, physics_inputs
 from validator.run.deepspeed import DeepSpeedAlternatives, DeepSpeedConfig
+from validator.run.first_rows import certain_tokens
 from validator.run.schedule import CheckpointCounts, count_checkpoints
 from validator.run.settings import RunSettings
 
@@ -91,9 +92,9 @@ class Prediction:
         """Predicted peaks like `device_memories`, but with one image per sample if the number of images is not
         known."""
         longest = self._device_memories(self.run.batch.max_tokens)
-        if not self.run.declared.lengths.typical or self.run.batch.certain_tokens == self.run.batch.max_tokens:
+        if not self.run.declared.lengths.typical or certain_tokens(self.run) == self.run.batch.max_tokens:
             return longest
-        typical = self._device_memories(self.run.batch.certain_tokens)
+        typical = self._device_memories(certain_tokens(self.run))
         if not typical:  # a second simulation may fail
             return longest
         return {name: one._replace(low=min(one.low, typical[name].low)) for name, one in longest.items()}
@@ -266,7 +267,7 @@ class Prediction:
         """The longest samples, in tokens, for which device memory is expected to suffice. None if it suffices for the
         longest possible sample, or if it does not suffice for the lengths that samples are known to have. With a
         simulation only the known length is tried, and no length in between."""
-        certain = self.run.batch.certain_tokens
+        certain = certain_tokens(self.run)
         if self.device_verdict != "exceeds" or not self._reaches("tight", certain):
             return None
         if self.is_simulated:
