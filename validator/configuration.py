@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from validator.errors import ConfigurationError, RecipeError
-from validator.finding import FindingOptions, PathSeverity
+from validator.finding import FindingOptions, PathSeverity, Severity
 from validator.knowledge import devices, releases
 from validator.recipe import known_folders, safe_read
 from validator.recipe.recipe_file import Document, load_recipe, with_header_fields, with_missing_header_fields
@@ -50,7 +50,8 @@ _HEADER_FIELDS = {
 class CommandLine(NamedTuple):
     """What the command line says about findings. Empty values leave it to the configuration file. `paths` "error":
     every path must exist on this machine, whatever the file says. `hook`: the files are those of a commit, so that
-    paths of the training machine are notes unless something else is said. `isolated`: no configuration file counts."""
+    paths of the training machine are notes unless something else is said. `isolated`: no configuration file counts.
+    `strict`: every warning fails the check."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
@@ -58,6 +59,7 @@ class CommandLine(NamedTuple):
     paths: PathSeverity | None = None
     hook: bool = False
     isolated: bool = False
+    strict: bool = False
 
 
 NOTHING_ASKED = CommandLine()
@@ -88,6 +90,7 @@ class Configuration:
             asked.pedantic or bool(self.settings.get("pedantic")),
             asked.paths or self.settings.get("paths", usual),
             () if asked.paths == "error" else tuple(self.settings.get("path-prefixes", ())),
+            asked.strict or self.settings.get("strict", False),
         )
 
 
@@ -316,6 +319,21 @@ def _codes(value: Any) -> tuple[str, ...]:
     return parse_codes(_texts(value))
 
 
+def _strict_codes(value: Any) -> bool | tuple[str, ...]:
+    """Return true, false, or the codes of warnings that fail a check. Raises RecipeError for a code of notes alone,
+    because notes never change the exit code."""
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, list):
+        raise RecipeError(f'{shown_value(value)} is neither true nor a list of codes, such as ["TRA605", "FIT011"]')
+    begun = _codes(value)
+    for beginning in begun:
+        matched = [code for code in all_rules.all_codes() if code.startswith(beginning)]
+        if all(all_rules.rule_page(code).severity is Severity.NOTE for code in matched):
+            raise RecipeError(f"`{beginning}` is a note, and notes fail no check; name codes of warnings")
+    return begun
+
+
 def _path_severity(value: Any) -> str:
     if value not in ("error", "note"):
         raise RecipeError(f'{shown_value(value)} is neither "error" nor "note"')
@@ -338,6 +356,7 @@ _PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "select": _codes,
     "ignore": _codes,
     "pedantic": _switch,
+    "strict": _strict_codes,
     "paths": _path_severity,
     "path-prefixes": _prefixes,
 }

@@ -26,13 +26,15 @@ class FindingOptions(NamedTuple):
     """Which findings are shown. `select`, `ignore`: rule codes or their beginnings; an empty `select` selects all
     codes, and `ignore` wins over `select`. `pedantic`: also notes on what is fine as it is. `paths`: the severity of a
     path that may exist on the training machine alone. `path_prefixes`: folders of the training machine, whose paths are
-    taken to exist."""
+    taken to exist. `strict`: codes, or beginnings of codes, of warnings that fail a check as errors do; True means
+    all."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     pedantic: bool = False
     paths: PathSeverity = "error"
     path_prefixes: tuple[str, ...] = ()
+    strict: bool | tuple[str, ...] = False
 
 
 USUAL_FINDINGS = FindingOptions()
@@ -145,7 +147,8 @@ class FileReport:
     path. `overrides` are the words of the command line that set keys of the recipe, by key. `unjudged` are reasons why
     memory was not judged. `fixed` are findings that `--fix` removed; `not_fixed` are those that it left, with the
     reason. `kind` is what the file is by what it holds: recipe, deepspeed, accelerate, registry, another key of
-    data/file_kinds.yaml, or unknown. `output` is the folder to which a recipe that trains writes."""
+    data/file_kinds.yaml, or unknown. `output` is the folder to which a recipe that trains writes.
+    `strict`: the codes of warnings that fail the check, as in FindingOptions."""
 
     path: str
     diagnostics: list[Diagnostic] = field(default_factory=list)
@@ -159,10 +162,16 @@ class FileReport:
     output: OutputPlace | None = None
     enough_for_tokens: int | None = None
     assumes: tuple[Assumption, ...] = ()
+    strict: bool | tuple[str, ...] = False
 
     def count(self, severity: Severity) -> int:
         """Return the number of findings of this severity."""
         return sum(d.severity is severity for d in self.diagnostics)
+
+    def failing_warnings(self) -> int:
+        """Return the number of warnings that fail the check, as `strict` asks."""
+        codes = ("",) if self.strict is True else self.strict or ()
+        return sum(d.severity is Severity.WARNING and d.code.startswith(codes) for d in self.diagnostics)
 
 
 @dataclass(eq=False)
@@ -176,6 +185,10 @@ class Report:
     def count(self, severity: Severity) -> int:
         """Return the number of findings of this severity in all files."""
         return sum(f.count(severity) for f in self.files)
+
+    def failing_warnings(self) -> int:
+        """Return the number of warnings in all files that fail the check."""
+        return sum(f.failing_warnings() for f in self.files)
 
     def codes(self) -> set[str]:
         """Return the codes of all findings."""

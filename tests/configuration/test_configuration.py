@@ -214,6 +214,63 @@ def test_paths_below_a_prefix_are_those_of_the_training_machine() -> None:
     assert (started.exit_code, "[PTH006]" in started.output) == (1, True)
 
 
+STRICT = [
+    ("", (), 0),
+    ("", ("--strict",), 1),
+    ("strict = true", (), 1),
+    ("strict = ['TRA605', 'FIT011']", (), 1),
+    ("strict = ['tra6']", ("--hook",), 1),
+    ("strict = ['FIT011']", (), 0),
+    ("strict = ['FIT011']", ("--strict",), 1),
+    ("strict = false", (), 0),
+    ("strict = true\nignore = ['TRA605']", (), 0),
+    ("strict = true\n[tool.lmf-recipes.per-folder.configs]\nstrict = ['FIT']", (), 0),
+    ("strict = true", ("--fix",), 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "words", "code"), STRICT)
+def test_warnings_fail_a_check_where_strict_says_so(text: str, words: tuple[str, ...], code: int) -> None:
+    toml(text)
+    write("configs/a.yaml", RECIPE.replace("template: qwen", "template: llama3"))
+    done = program.run("check", "configs/a.yaml", *words)
+    assert done.exit_code == code
+    assert ("(strict: 1 counts as an error)" in done.output) == bool(code)
+
+
+def test_warnings_of_other_files_fail_a_check_too() -> None:
+    toml("strict = true")
+    write("data/dataset_info.json", '{"a": {"hf_hub_url": "x/y", "columms": {}}}')
+    assert program.run("check", "data/dataset_info.json").exit_code == 1
+    assert program.run("check", "data/dataset_info.json", "--fix").exit_code == 1
+
+
+CONFIGURATIONS = [
+    ("pyproject.toml", "[tool.lmf-recipes]\nmachine = '8xa999'\n", False),
+    ("pyproject.toml", "[tool.lmf-recipes]\nmachine = '8xa100-80g'\n", True),
+    ("pyproject.toml", "[tool.ruff]\nline-length = 120\n", True),
+    ("pyproject.toml", "no toml", True),
+    ("configs/.lmf-recipes.yaml", "machin: 8xa100-80g\n", False),
+    ("configs/.lmf-recipes.yaml", "host-ram: 64\n", True),
+    (".lmf-recipes.yaml", "ignore: [\n", False),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "usable"), CONFIGURATIONS)
+def test_a_hook_fails_for_a_configuration_that_cannot_be_used(name: str, text: str, usable: bool) -> None:
+    write(name, text)
+    done = program.run("check", "--hook", name)
+    assert (done.exit_code, type(done.exception)) == ((0, type(None)) if usable else (1, ConfigurationError))
+    assert "LOA" not in done.output
+
+
+def test_a_mistyped_folder_of_the_training_machine_fails_a_hook_with_paths_error() -> None:
+    toml("paths = 'error'\npath-prefixes = ['/mnt/nas']")
+    for folder, code in (("/mnt/nas", 0), ("/mnt/nsa", 1)):
+        write("configs/a.yaml", RECIPE.replace("Qwen/Qwen2.5-7B-Instruct", f"{folder}/Qwen2.5-7B-Instruct"))
+        assert program.run("check", "--hook", "configs/a.yaml").exit_code == code
+
+
 def test_notes_on_what_is_fine_are_shown_if_asked_for() -> None:
     write("deepspeed/ds_z2.json", '{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": "auto"}')
     write("configs/a.yaml", RECIPE + "deepspeed: deepspeed/ds_z2.json\n")
@@ -272,6 +329,9 @@ BAD = [
     ("releases = {torch = 'new'}", "`releases`: `torch`: "),
     ("price = 'cheap'", '`price`: "cheap" is no amount'),
     ("network = 'fast'", "`network`: network `fast` is not known"),
+    ("strict = 'yes'", '`strict`: "yes" is neither true nor a list of codes'),
+    ("strict = ['TRA6O5']", "`strict`: no rule begins with `TRA6O5`"),
+    ("strict = ['TRA605', 'TRA925']", "`strict`: `TRA925` is a note, and notes fail no check"),
     ("pedantic = 'yes'", '`pedantic`: "yes" is neither true nor false'),
     ("per-folder = ['a']", "`per-folder` takes sections by folder"),
     ("per-folder = {a = 1}", "per-folder.a is no table of settings"),

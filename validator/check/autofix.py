@@ -25,7 +25,7 @@ from validator.recipe import atomic_write, known_folders, safe_read, text_edits
 from validator.recipe.recipe_file import Document, parse_recipe
 
 from . import checking as judge
-from .other_files import check_other_file, unreadable_report
+from .other_files import unreadable_report
 from .suppression import is_selected
 
 
@@ -208,7 +208,7 @@ def fix_subject(subject: str | Document, request: FixRequest, seen: set[str]) ->
             continue
         kind = file_kinds.kind_of_text(original.text)
         if not kind.may_be_recipe:
-            yield FixedFile(check_other_file(path, kind), original, original.text)
+            yield FixedFile(judge.check_other_kind(path, kind, request.asked), original, original.text)
             continue
         document = configured(parse_recipe(path, original.text), request.asked)
         wanted = partial(is_selected, document.options)

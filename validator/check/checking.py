@@ -94,12 +94,20 @@ def check_file(
     if kind.may_be_recipe:
         report = check_document(document or load_recipe(path), machine, host_ram_gib, trial, installed, asked=asked)
     else:
-        report = check_other_file(path, kind)
-        options = find_configuration(path, asked).finding_options(asked) if asked else USUAL_FINDINGS
-        report.diagnostics = [each for each in report.diagnostics if is_selected(options, each)]
+        report = check_other_kind(path, kind, asked)
     if not report.diagnostics or path == "-" or known_folders.is_in_repository(path, path):
         return report
     return report_without_quotes(report)
+
+
+def check_other_kind(path: str, kind: file_kinds.FileKind, asked: CommandLine | None) -> FileReport:
+    """Return the findings of a file that is no recipe, as the settings for the file select them. `asked` is that of
+    `check_files`."""
+    report = check_other_file(path, kind)
+    options = find_configuration(path, asked).finding_options(asked) if asked else USUAL_FINDINGS
+    report.diagnostics = [each for each in report.diagnostics if is_selected(options, each)]
+    report.strict = options.strict
+    return report
 
 
 def check_document(
@@ -152,7 +160,9 @@ def check_recipe(
     LLaMA-Factory refuses are replaced by the intended value or left out. `trial`, `guarded` and the other parameters
     are those of `check_document`."""
     locations = Locations(document, guarded)
-    report = FileReport(document.path, list(document.problems), overrides=document.overrides)
+    report = FileReport(
+        document.path, list(document.problems), overrides=document.overrides, strict=document.options.strict
+    )
     violations = recipe_schema.check_schema(document)
     refused = _refused_keys(document, violations)
 

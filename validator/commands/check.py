@@ -13,7 +13,14 @@ import click
 from validator import __version__
 from validator.check.autofix import FixRequest, fix_subject, format_diff, write_fixed_file
 from validator.commands import check_files, options
-from validator.configuration import CommandLine, effective_settings, parse_codes
+from validator.configuration import (
+    TOML_NAME,
+    YAML_NAME,
+    CommandLine,
+    effective_settings,
+    find_configuration,
+    parse_codes,
+)
 from validator.errors import RecipeError
 from validator.finding import PathSeverity, Report
 from validator.knowledge import models, unknown_models
@@ -101,7 +108,7 @@ def command(
         raise click.UsageError("--unsafe-fixes goes with --fix or --diff")
     if diff and form != "text":
         raise click.UsageError("--diff prints a plain diff; leave --format out")
-    asked = CommandLine(select, ignore, pedantic, path_severity, hook, isolated)
+    asked = CommandLine(select, ignore, pedantic, path_severity, hook, isolated, strict)
     if show_config:
         found = [effective_settings(path, asked, machine=machine, host_ram_gib=host_ram) for path in paths or ["."]]
         emit(found, "json" if form == "json" else "text", reports.format_settings)
@@ -110,6 +117,9 @@ def command(
     if hook:
         from validator.check import find_files
 
+        for path in paths:
+            if Path(path).name in (YAML_NAME, TOML_NAME):
+                find_configuration(path, asked)
         paths = find_files.files_to_check(paths)
     elif not paths:
         paths = _default_paths()
@@ -119,8 +129,8 @@ def command(
             from validator.check import autofix  # which a check alone does not need
 
             target = autofix.CheckOptions(machine, host_ram, trial, fields)
-            fix_and_exit(paths, autofix.FixRequest(target, unsafe, diff, staged, asked), form, strict)
-        check_files.check_and_exit(paths, machine, host_ram, form, strict, trial, fields, asked)
+            fix_and_exit(paths, autofix.FixRequest(target, unsafe, diff, staged, asked), form)
+        check_files.check_and_exit(paths, machine, host_ram, form, trial, fields, asked)
 
 
 def _default_paths() -> list[str]:
@@ -129,9 +139,9 @@ def _default_paths() -> list[str]:
     return ["recipes"]
 
 
-def fix_and_exit(paths: Sequence[str], request: FixRequest, form: str, strict: bool) -> NoReturn:
+def fix_and_exit(paths: Sequence[str], request: FixRequest, form: str) -> NoReturn:
     """Fix the files, and print the remaining findings in the format `form`. Exit with code 1 if one of them is an error
-    (with `strict`, also a warning) or a file could not be written. If `request.diff` is true, only print the changes,
+    or counts as one, or a file could not be written. If `request.diff` is true, only print the changes,
     and exit with code 1 if there are any."""
     fixed_paths: set[str] = set()
     results = [
@@ -143,4 +153,4 @@ def fix_and_exit(paths: Sequence[str], request: FixRequest, form: str, strict: b
     failed = [not write_fixed_file(each) for each in results]
     report = Report(__version__, [each.report for each in results])
     streamed = any(each.before and each.before.path == "-" for each in results)
-    check_files.report_and_exit(report, form, strict, sys.stderr if streamed else sys.stdout, any(failed))
+    check_files.report_and_exit(report, form, sys.stderr if streamed else sys.stdout, any(failed))

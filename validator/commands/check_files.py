@@ -21,26 +21,24 @@ def check_and_exit(
     machine: str | None = None,
     host_ram: float | None = None,
     form: str = "text",
-    strict: bool = False,
     trial: judge.Simulate | None = None,
     installed: judge.Installed | None = None,
     asked: CommandLine = NOTHING_ASKED,
 ) -> NoReturn:
-    """Print every finding of the files, and exit with code 1 if one of them is an error (with `strict`, also a
-    warning). `paths` are files, or names of catalogue recipes. `machine` and `host_ram` replace those of the recipes.
+    """Print every finding of the files, and exit with code 1 if one of them is an error, or a warning that counts as
+    one. `paths` are files, or names of catalogue recipes. `machine` and `host_ram` replace those of the recipes.
     `trial` adds simulations to a run (None: memory is judged
     by formulas). `installed` are the releases of packages that the run will find (None: not known). `asked` is what
     the command line says about findings."""
     subjects = [resolve_path_or_name(path) for path in paths]
     report = judge.check_files(subjects, machine, host_ram, trial, installed or {}, asked)
-    report_and_exit(report, form, strict)
+    report_and_exit(report, form)
 
 
-def report_and_exit(
-    report: Report, form: str, strict: bool, stream: TextIO | None = None, failed: bool = False
-) -> NoReturn:
+def report_and_exit(report: Report, form: str, stream: TextIO | None = None, failed: bool = False) -> NoReturn:
     """Print the report in the format `form`, to standard output if `stream` is None. Exit with code 1 if the report
-    holds an error (with `strict`, also a warning), or if `failed` is true because a file could not be written."""
+    holds an error or a warning that counts as one (`FileReport.strict`), or if `failed` is true because a file could
+    not be written."""
     if form == "sarif":
         from validator.rules import all_rules
 
@@ -48,7 +46,7 @@ def report_and_exit(
     stream = stream or sys.stdout
     stream.write(reports.REPORT_FORMATS[form](report))
     stream.flush()  # so that a full disk is told here, and not when the process ends
-    faults = report.count(Severity.ERROR) or (strict and report.count(Severity.WARNING))
+    faults = report.count(Severity.ERROR) + report.failing_warnings()
     sys.exit(1 if faults or failed else 0)
 
 

@@ -29,6 +29,8 @@ def format_findings(report: Report, stream: TextIO | None = None) -> str:
     errors, warnings = report.count(Severity.ERROR), report.count(Severity.WARNING)
     files = len(report.files)
     numbers = f"{errors} {plural(errors, 'error')}, {warnings} {plural(warnings, 'warning')}"
+    if failing := report.failing_warnings():
+        numbers += f" (strict: {failing} {'counts as an error' if failing == 1 else 'count as errors'})"
     fixes = [line for file in report.files for line in (*_assumption_lines(file), *_fix_lines(file))]
     end = f"{files} {plural(files, 'file')}: {numbers}{_unjudged_summary(report.files)}"
     below = [*fixes, *_note_lines(common_notes), end, *_fixable_counts(report.files)]
