@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -47,6 +48,43 @@ _MISSING_ARGUMENTS = {
     "source": "Give a recipe such as `mine.yaml`, or a file of data such as `chats.jsonl`.",
     "file": "Give the file that was copied from the recipe.",
 }
+# Options that no command has, and what to write for them: the first that the command has.
+_OTHER_OPTIONS: Sequence[tuple[str, Sequence[str]]] = (
+    ("gpu gpus num-gpus n-gpus device devices hardware card cards node target", ("--machine 2xrtx-4090",)),
+    ("ctx context context-length context-len ctx-len max-length max-len max-seq-len max-seq-length seq-len "
+     "sequence-length length cutoff cutoff-length cutoff-len model-max-length",
+     ("--cutoff-len 8192", "cutoff_len=8192")),
+    ("slurm sbatch", ("--to slurm",)),
+    ("skypilot sky", ("--to skypilot",)),
+    ("kubernetes k8s", ("--to kubernetes",)),
+    ("ram memory cpu-ram host-memory main-memory", ("--host-ram GIB",)),
+    ("dataset train-data data-file data-path", ("--data FILE", "dataset=NAME")),
+    ("output out save save-as", ("--write FILE", "output_dir=FOLDER")),
+    ("json", ("--format json",)),
+    ("type finetuning-type tuning peft", ("--method M", "finetuning_type=lora")),
+    ("qlora", ("--method qlora", "quantization_bit=4")),
+    ("lora", ("--method lora", "finetuning_type=lora")),
+    ("full", ("--method full", "finetuning_type=full")),
+    ("lr", ("learning_rate=1e-4",)),
+    ("epochs epoch", ("num_train_epochs=3",)),
+    ("batch-size batch bs micro-batch", ("per_device_train_batch_size=1",)),
+    ("deepspeed", ("deepspeed=FILE",)),
+)  # fmt: skip
+# A model and data are named when a recipe is made, not when it is used.
+_PLAN_OPTIONS = {
+    "model": "`lmf-recipes plan --model M --write FILE.yaml` makes a recipe for a model, here `model_name_or_path=M` "
+    "takes another",
+    "data": "`lmf-recipes plan --model M --data FILE --write FILE.yaml` makes a recipe for your data, here "
+    "`dataset=NAME` takes another data set",
+}
+# `train` runs on the devices that are there; its --machine only judges.
+_TRAIN_OPTIONS = dict.fromkeys(
+    ("gpu", "gpus", "num-gpus", "n-gpus", "devices", "nproc-per-node"),
+    "`NPROC_PER_NODE=2` before the command says on how many devices to train",
+)
+_LIST_OPTIONS = {"model": "`lmf-recipes list --model M` names the recipes for a model"}
+# A word such as 4090, 8xh100 or rtx-4090.
+_MACHINE_WORD = r"(?i)(?:\d+x)*(?:rtx|gtx|gb|gh|mi|ascend|[abhltv])?-?\d{2,4}[a-z]{0,3}(?:-\d+g)?|(?:\d+x)+[a-z][\w\-]*"
 _EPILOG = "Start with `lmf-recipes plan --machine 2xrtx-4090`, or `--machine auto` for this machine."
 
 
@@ -78,6 +116,8 @@ def _meant_command(word: str) -> str:
     """Return what to type in place of `word`, which is no command, as the end of a message."""
     if Path(word).suffix in (".yaml", ".yml", ".json"):
         return f"`lmf-recipes check {word}` checks a file, `lmf-recipes train {word}` trains by it"
+    if re.fullmatch(_MACHINE_WORD, word):
+        return f"did you mean `lmf-recipes plan --machine {word}`?"
     meant = [name for name, words in _OTHER_WORDS.items() if word.lower() in words.split()]
     meant = meant or get_close_matches(word.lower(), COMMANDS, 1)
     return f"did you mean `lmf-recipes {meant[0]}`?" if meant else "`lmf-recipes --help` shows all"
@@ -113,7 +153,29 @@ def _hint(err: click.ClickException) -> str:
     """Return what to type in place of what click refuses, to be added to its message; empty if click says it all."""
     if isinstance(err, click.MissingParameter) and err.param:
         return _MISSING_ARGUMENTS.get(err.param.name or "", "")
+    if isinstance(err, click.NoSuchOption) and err.ctx:
+        if meant := _meant_option(err.option_name, err.ctx.command):
+            err.possibilities = None  # type: ignore[misc]  # click's guess by spelling
+        return f" {meant}" if meant else ""
     if isinstance(err, click.UsageError) and err.ctx and "unexpected extra argument" in err.message:
         has_model = any(each.name == "model" for each in err.ctx.command.params)
         return "; a model is named by `--model`, a machine by `--machine`" if has_model else ""
     return ""
+
+
+def _meant_option(option: str, command: click.Command) -> str:
+    """Return what to write in place of an option that `command` lacks, as a sentence; empty if that is not known."""
+    word = option.lstrip("-").lower().replace("_", "-")
+    own_options = {each for parameter in command.params for each in parameter.opts}
+    takes_settings = "overrides" in own_options
+    hints = (
+        {**_PLAN_OPTIONS, **(_TRAIN_OPTIONS if command.name == "train" else {})} if takes_settings else _LIST_OPTIONS
+    )
+    if word in hints:
+        return f"{hints[word]}."
+    for words, answers in _OTHER_OPTIONS:
+        known = [each for each in answers if each.split()[0] in own_options or (takes_settings and "=" in each)]
+        if word in words.split() and known:
+            return f"Write `{known[0]}`."
+    is_setting = takes_settings and "_" in option  # as LLaMA-Factory spells its keys
+    return f"A setting of the recipe is written `{option.lstrip('-')}=VALUE`." if is_setting else ""

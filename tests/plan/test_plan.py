@@ -482,7 +482,11 @@ def test_what_is_tight_is_named_where_nothing_fits(method: str, tight: str | Non
 def test_where_no_one_change_helps_it_is_said() -> None:
     words = ("--model", "qwen3-235b-a22b", "--machine", "1x24g", "--cutoff-len", "8192", "--method", "lora")
     assert plans(*words)["upgrades"] == []
-    assert "no one change helps" in run(*words).output
+    said = run(*words).output
+    assert "tried one by one, none is enough: another method" in said
+    assert said.endswith(
+        "next: lmf-recipes plan --model qwen3-235b-a22b --method lora --cutoff-len 8192 --machines all\n"
+    )
 
 
 def test_a_rare_device_is_not_proposed_before_a_common_one() -> None:
@@ -821,7 +825,7 @@ def test_without_a_machine_it_is_this_one(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("model", "machine", "message"),
     [
-        ("qwen3-9b", "8xa100-80g", "config.json in a folder is enough"),
+        ("qwen3-9b", "8xa100-80g", "known of `qwen3` are `qwen3-8b`"),
         ("Qwen/Qwen2.5-7B-Instuct", "8xa100-80g", "did you mean `Qwen/Qwen2.5-7B-Instruct`"),
         ("qwen7b", "1xcpu", "no device memory is known"),
     ],

@@ -14,6 +14,7 @@ from validator.finding import Assumption, Diagnostic, Severity, Verdict
 from validator.knowledge import devices, models
 from validator.knowledge.devices import Machine
 from validator.knowledge.file_kinds import require_recipe
+from validator.knowledge.near_models import near_models
 from validator.knowledge.path_keys import READ_KEYS
 from validator.physics.estimate import GIB
 from validator.recipe import recipe_file, safe_read
@@ -93,7 +94,7 @@ def recipe_path(word: str) -> Path:
 def hint_for_unknown_name(name: str, other_names: Sequence[str] = ()) -> str:
     """Return a hint to append to the message for an unknown recipe name. If a recipe has exactly this name, the hint is
     that name. If a model has it, the hint is the command that lists its recipes; otherwise the most similar recipe or
-    name of `other_names`, or else the command that lists all recipes."""
+    name of `other_names`, or recipes of the model's family, or else the command that lists all recipes."""
     if name in recipe_names():
         return f"; the catalogue's is `{name}`, without a folder"
     try:
@@ -101,7 +102,12 @@ def hint_for_unknown_name(name: str, other_names: Sequence[str] = ()) -> str:
             return f"; it is a model: see `lmf-recipes list --model {name}`"
     except RecipeError:  # no model
         pass
-    return suggest(name, [*recipe_names(), *other_names]) or "; `lmf-recipes list` shows all"
+    if similar := suggest(name, [*recipe_names(), *other_names]):
+        return similar
+    near = near_models(name)
+    family = [each for each in recipe_names() if near and each.startswith(f"{near.beginning.lower()}-")]
+    few = f"; {len(family)} recipes begin with `{near.beginning}`, such as `{family[0]}`" if near and family else ""
+    return f"{few}; `lmf-recipes list` shows all"
 
 
 def resolved_recipes(host_ram_gib: float | None = None) -> Iterator[RunSettings]:

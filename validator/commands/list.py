@@ -12,8 +12,10 @@ from validator.catalogue.bundled_recipes import CatalogueRow, HoursRange
 from validator.commands import options
 from validator.errors import RecipeError
 from validator.escaping import shell_join
+from validator.knowledge import guidance
 from validator.knowledge.devices import parse_machine
 from validator.output.terminal import columns_left_out, emit, format_table
+from validator.plan.new_recipe import PLANNED_STAGES
 from validator.plan.other_machines import usual_host_ram
 from validator.rules.problems import is_free_of_errors
 from validator.run.prediction import predict
@@ -35,11 +37,12 @@ def command(machine: str | None, model: str | None, method: str | None, host_ram
     A pipe and --format json have all rows and columns. A terminal gets the columns that it has room for, and without a
     filter one row for each machine.
     """
+    method = method.lower() if method else None
     rows = bundled_recipes.catalogue_rows(machine, model, method, host_ram)
     if machine and not rows:
         rows = _rows_of_other_devices(machine, model, method, host_ram)
     unfiltered = is_terminal() and not (machine or model or method)
-    emit(rows, form, format_machines if unfiltered else lambda rows: format_catalogue(rows, machine, model))
+    emit(rows, form, format_machines if unfiltered else lambda rows: format_catalogue(rows, machine, model, method))
 
 
 def _rows_of_other_devices(
@@ -66,13 +69,16 @@ COLUMNS = ("name", "model", "machine", "method", "device_gib", "host_gib", "rows
 OPTIONAL_COLUMNS = ("model", "method", "host_gib", "rows", "hours", "machine", "device_gib")
 
 
-def format_catalogue(rows: Sequence[CatalogueRow], machine: str | None = None, model: str | None = None) -> str:
+def format_catalogue(
+    rows: Sequence[CatalogueRow], machine: str | None = None, model: str | None = None, method: str | None = None
+) -> str:
     """Return the rows as a table. Raises RecipeError if there are no rows; the message names the `plan` command for the
-    machine and the model that the user filtered by."""
+    machine, the model and the method or stage that the user filtered by."""
     if not rows:
-        filters = [
-            word for key, value in (("--model", model), ("--machine", machine)) if value for word in (key, value)
-        ]
+        plan_options = {"--model": model, "--machine": machine}
+        plan_options |= {"--method": method if method in guidance.TUNING_METHODS else None}
+        plan_options |= {"--stage": method if method in PLANNED_STAGES else None}
+        filters = [word for key, value in plan_options.items() if value for word in (key, value)]
         plan = shell_join(["lmf-recipes", "plan", *filters, *(("--write", "FILE.yaml") if model else ())])
         raise RecipeError(f"no recipe matches; `{plan}` makes one in a second, `lmf-recipes list` shows all there are")
     cells = [_row_cells(row) for row in rows]

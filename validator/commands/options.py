@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import isnan
@@ -110,13 +111,39 @@ def installed_releases() -> Mapping[str, str]:
 
 class NumberInRange(click.FloatRange):
     """A number within bounds. click's own range type accepts nan, which is neither below nor above a bound; this type
-    refuses it."""
+    refuses it. `unit`: what the number counts, such as GiB."""
+
+    def __init__(self, least: float, most: float | None = None, unit: str = "") -> None:
+        super().__init__(least, most)
+        self._unit = unit
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if self._unit and (number_with_unit := re.fullmatch(r"(?i)\s*([\d.]+)\s*([gt]i?b?)\s*", str(value))):
+            written = float(number_with_unit[1].strip(".") or 0) * (1024 if number_with_unit[2][0] in "tT" else 1)
+            self.fail(f"{value!r} is a number with a unit; write {written:g}, a number of {self._unit}.", param, ctx)
         number: float = super().convert(value, param, ctx)
         if isnan(number):
             self.fail(f"{value!r} is no number.", param, ctx)
         return number
+
+
+class Count(click.IntRange):
+    """A whole number within bounds. For a number such as 10k or 10,000 the error names the digits to write. `kilo`: the
+    number that k stands for."""
+
+    def __init__(self, least: int, most: int, kilo: int = 1000) -> None:
+        super().__init__(least, most)
+        self._kilo = kilo
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if short := re.fullmatch(r"(?i)(\d{1,6}(?:\.\d{1,6})?)([km])", str(value)):
+            written = round(float(short[1]) * self._kilo ** (1 if short[2] in "kK" else 2))
+        elif re.fullmatch(r"\d{1,3}(?:[,.' ]\d{3})+", str(value)):
+            written = int(re.sub(r"\D", "", str(value)))
+        else:
+            number: int = super().convert(value, param, ctx)
+            return number
+        return self.fail(f"{value!r} is not written in digits; write {written}.", param, ctx)
 
 
 def resolve_host_ram(context: click.Context, _parameter: click.Parameter, gib: float | None) -> float | None:
@@ -175,7 +202,7 @@ def load_configured(path: str, overrides: Sequence[str], asked: CommandLine = NO
 MACHINE_OPTION = click.option("--machine", metavar="M", callback=resolve_machine_to_judge, help=MACHINE_HELP)
 HOST_RAM_OPTION = click.option(
     "--host-ram",
-    type=NumberInRange(1, _MAX_HOST_RAM_GIB),
+    type=NumberInRange(1, _MAX_HOST_RAM_GIB, "GiB"),
     metavar="GIB",
     callback=resolve_host_ram,
     help="Main memory of a node.",

@@ -38,10 +38,12 @@ if TYPE_CHECKING:
 
 def next_commands(answer: Answer, option_words: Sequence[str]) -> list[str]:
     """Return commands that may follow: write the best plan as a recipe, or copy the catalogue's recipe for the same
-    model, method and machine. After a table of models: plan for the first of them. `option_words` are the options of
-    this call, as words of a command line."""
+    model, method and machine. After a table of models: plan for the first of them. If neither the plan nor one change
+    of it fits: compare all machines. `option_words` are the options of this call, as words of a command line."""
     if answer.best is None:
-        return []
+        has_no_way = bool(answer.model) and not answer.reasons and not answer.upgrades
+        can_compare = has_no_way and "--machines" not in option_words
+        return [shell_join(_all_machines_command(option_words))] if can_compare else []
     draft, plan_words = answer.best.draft, ["lmf-recipes", "plan", *option_words]
     if answer.model is None:
         return [shell_join([*plan_words, "--model", draft.model.name])]
@@ -50,6 +52,17 @@ def next_commands(answer: Answer, option_words: Sequence[str]) -> list[str]:
         data = option_words.index("--data") if "--data" in option_words else len(option_words)
         commands.append(["lmf-recipes", "copy", alike, ".", *option_words[data : data + 2]])
     return [shell_join(command) for command in commands]
+
+
+def _all_machines_command(option_words: Sequence[str]) -> list[str]:
+    """Return the command that compares all machines, without the options that are for one machine."""
+    command, words = ["lmf-recipes", "plan"], iter(option_words)
+    for word in words:
+        if word in ("--machine", "--host-ram", "--network"):
+            next(words)
+        elif word not in ("--fsdp", "--scale", "--simulate"):
+            command.append(word)
+    return [*command, "--machines", "all"]
 
 
 _WHY_NO_MACHINE = "why this machine is not planned for"
@@ -125,21 +138,24 @@ def _require_new_recipe(context: click.Context, _parameter: click.Parameter, fil
     shell_complete=options.complete_models,
 )
 @click.option(
-    "--samples", type=click.IntRange(1, 10**12), metavar="N", help="Good samples that you have, without --data."
+    "--samples", type=options.Count(1, 10**12), metavar="N", help="Good samples that you have, without --data."
 )
 @click.option(
     "--method",
-    type=click.Choice(guidance.TUNING_METHODS),
+    type=click.Choice(guidance.TUNING_METHODS, case_sensitive=False),
     help="Only this method; qlora: 4-bit base, freeze: last layers.",
 )
 @click.option(
     "--stage",
-    type=click.Choice(PLANNED_STAGES),
+    type=click.Choice(PLANNED_STAGES, case_sensitive=False),
     help="sft: answers; dpo, rm, kto: preferences; pt: plain text. Default: what the data are for, else sft.",
 )
 @options.DATA_OPTION
 @click.option(
-    "--cutoff-len", type=click.IntRange(8, 1 << 26), metavar="N", help="Longest sample in tokens; default 2048."
+    "--cutoff-len",
+    type=options.Count(8, 1 << 26, kilo=1024),
+    metavar="N",
+    help="Longest sample in tokens; default 2048.",
 )
 @options.HOST_RAM_OPTION
 @options.NETWORK_OPTION

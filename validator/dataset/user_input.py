@@ -119,7 +119,8 @@ def _run_on_data(
         "dataset_dir": {name: {**inferred.entry, "file_name": str(path)}}, "media_dir": str(media_dir),
     }  # fmt: skip
     if model:
-        values |= {"model_name_or_path": model, "template": models.find_model(model).template}
+        found = models.find_model_by_any_name(model)
+        values |= {"model_name_or_path": found.name, "template": found.template}
     machine = machine or find_configuration(str(path)).header_fields.get("machine")
     parsed_machine = devices.parse_machine(machine) if machine else None
     return run_of_values(values, machine=parsed_machine, workspace=Workspace(str(path), (Path.cwd(),)))

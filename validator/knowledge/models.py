@@ -161,12 +161,14 @@ def catalogue_entry(name: str) -> tuple[str, dict[str, Any], str] | None:
 
 
 def find_model_by_any_name(name: str) -> Model:
-    """Return the model as `find_model` does; the name may also be a hub name without its owner. Raises RecipeError if
-    the model is not known."""
+    """Return the model that is named on the command line: as `find_model` does, or by a hub name without its owner.
+    Raises RecipeError if the model is not known; the message has no advice on recipes."""
     query = name.strip().lower()
     hub_lists = (yaml_table("models")[key]["hub"] for key in yaml_table("models").mention(f"/{query}"))
     matches = (hub for hubs in hub_lists for hub in hubs if hub.lower().endswith(f"/{query}"))
-    return find_model(next(matches, name))
+    if model := find_known_model(next(matches, name)):
+        return model
+    raise RecipeError(unknown_models.unknown_asked_model_message(name))
 
 
 def _is_model_folder(folder: Path) -> bool:

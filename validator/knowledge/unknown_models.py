@@ -11,10 +11,11 @@ from itertools import chain
 from pathlib import Path
 
 from validator.errors import RecipeError
+from validator.knowledge.near_models import NearModels, near_models
 from validator.knowledge.tables import json_table, yaml_table
 from validator.recipe import safe_read
 from validator.recipe.safe_read import read_json
-from validator.recipe.suggestions import edit_distance, suggest
+from validator.recipe.suggestions import edit_distance, nearest_name
 
 # A name so many letters off another is a slip; in a shorter one than that, one letter, and no digit.
 _MAX_SLIPS = 2
@@ -25,17 +26,74 @@ _BASE_HINT = (
 )
 _REMEDY = f"its config.json in a folder is enough (`model_name_or_path=FOLDER`, `plan --model FOLDER`); or {_BASE_HINT}"
 
+# The names of a family that fit a line, and the nearest ones of another size.
+_MAX_FAMILY_NAMES = 8
+_MAX_NEAR_NAMES = 4
+_ALL_MODELS = "docs/reference/models.md"
+
 
 def unknown_model_message(name: str) -> str:
-    """Return the message that a model is not known. The message says what the name is instead (an adapter, a GGUF file)
-    if that can be seen, which name was likely meant, and how to make the model known."""
+    """Return the message that the model of a recipe is not known. The message says what the name is instead (an
+    adapter, a GGUF file) if that can be seen, which name was likely meant, and how to make the model known."""
     if message := not_a_model_message(name):
         return message
-    if name.startswith((".", "/", "~", "$")) or name.count("/") > 1:
+    if _is_path(name):
         return f"model `{name}` is not known: it is no folder with a config.json; {_BASE_HINT}"
-    owner, question = name.strip().rpartition("/")[0], _near_name_question(name)
+    owner, question = name.strip().rpartition("/")[0], _family_hint(name) or _near_name_question(name)
     where = ", and no local hub cache holds it" if owner and not question else ""
     return f"model `{name}` is not known{where}{f'{question} else ' if question else '; '}{_REMEDY}"
+
+
+def unknown_asked_model_message(name: str) -> str:
+    """Return the message that a model named on the command line is not known: what the name is instead, or the known
+    models and folders that are near, and where all known models are listed."""
+    if message := not_a_model_message(name):
+        return message
+    folder = _near_folder(name)
+    if _is_path(name):
+        hint = f"; did you mean `{folder}`?" if folder else ""
+        return f"model `{name}` is not known: it is no folder with a config.json{hint}"
+    near, spelled = near_models(name), _near_name(name)
+    if near and (near.is_family or not spelled or (not near.is_general and spelled not in near.names)):
+        hint = _near_models_hint(near)
+    elif found := spelled or folder:
+        hint = f"did you mean `{found}`?"
+    else:
+        hint = f"{_ALL_MODELS} lists the known ones;"
+    return f"model `{name}` is not known; {hint} any other model is named by a folder with its config.json"
+
+
+def _near_models_hint(near: NearModels) -> str:
+    """Return which known models are near a name: all of a family as far as they fit a line, or the nearest few."""
+    number = _MAX_FAMILY_NAMES if near.is_family else _MAX_NEAR_NAMES
+    listed = ", ".join(f"`{each}`" for each in near.names[:number])
+    if len(near.names) == 1 or (near.is_family and near.has_size):
+        return f"did you mean {listed}?"
+    more = f" and {len(near.names) - number} more ({_ALL_MODELS})" if len(near.names) > number else ""
+    return f"{'it is a family of models:' if near.is_family else f'known of `{near.beginning}` are'} {listed}{more};"
+
+
+def _family_hint(name: str) -> str:
+    """Return the beginning of a hint with hub names of a family, if `name` is a family and no misspelling of one of its
+    models; else an empty string."""
+    near = near_models(name)
+    if near is None or not near.is_family or _near_name(name) in (None, *near.names):
+        return ""
+    hubs = dict.fromkeys(str(yaml_table("models")[each.key]["hub"][0]) for each in near.known[:_MAX_NEAR_NAMES])
+    return f"; it is a family of models, such as {', '.join(f'`{hub}`' for hub in hubs)};"
+
+
+def _is_path(name: str) -> bool:
+    return name.startswith((".", "/", "~", "$")) or name.count("/") > 1
+
+
+def _near_folder(name: str) -> str | None:
+    """Return the folder beside the one that `name` means whose name is similar and that holds a config.json; None if
+    there is none."""
+    path = Path(name)
+    beside = {each.parent.name: each.parent for each in safe_read.glob_folder(path.parent, "*/config.json")}
+    near = nearest_name(path.name, beside) if path.name else None
+    return f"./{near}" if near and str(path.parent) == "." else near and str(beside[near])
 
 
 def unknown_base_message(name: str) -> str:
@@ -108,12 +166,18 @@ def _number_distance(one: str, other: str) -> float | None:
 def _near_name_question(name: str) -> str:
     """Return a question that suggests the known name that was likely meant, to be put after a message. Empty if no
     known name is near."""
+    near = _near_name(name)
+    return f"; did you mean `{near}`?" if near else ""
+
+
+def _near_name(name: str) -> str | None:
+    """Return the known name of which `name` is likely a misspelling; None if there is none."""
     query = name.strip().lower()
     owner, _, last_part = query.rpartition("/")
-    if question := suggest(query, _similar_names(owner, last_part), 0.85 if owner else 0.6):
-        return question
+    if near := nearest_name(query, _similar_names(owner, last_part), 0.85 if owner else 0.6):
+        return near
     likely_name = likely_meant_name(name)
-    return f"; did you mean `{likely_name}`?" if likely_name and not numbers_differ(name, likely_name) else ""
+    return likely_name if likely_name and not numbers_differ(name, likely_name) else None
 
 
 def _similar_names(owner: str, last_part: str) -> Iterator[str]:

@@ -17,7 +17,9 @@ _EFFICIENCY_NOTE = "efficiency: device hours of the fewest devices on which it f
 # What a narrow terminal does without.
 _OPTIONAL_COLUMNS = ("GiB/host", "to spare", "recommended")
 _BY_LENGTH_NOTE = "first row by mean length of samples; yours: `lmf-recipes data FILE --model M`"
-_NO_REMEDY = "no one change helps: another method, shorter samples, more host memory, more or larger devices"
+_NO_REMEDY = (
+    "tried one by one, none is enough: another method, shorter samples, more host memory, more or larger devices"
+)
 _DOUBLINGS_NOTE = (
     "off by: doublings between your samples and the recommended number, and of a step's time by traffic and waiting"
 )
