@@ -20,7 +20,7 @@ from validator.finding import FileReport, Report, Severity
 from validator.knowledge import tables
 from validator.output import explain_text
 from validator.output.findings import REPORT_FORMATS
-from validator.recipe.recipe_file import Document
+from validator.recipe.recipe_file import Document, parse_recipe
 from validator.rules import all_rules
 from validator.rules.rule import MAX_FINDINGS
 from validator.run.settings import resolve
@@ -229,3 +229,17 @@ def test_recipes_that_share_an_output_folder_say_so(
     for path, each in found.items():
         assert each.line == 4
         assert f"`{path}`" not in each.message
+
+
+@pytest.mark.parametrize(
+    ("above", "says"),
+    [
+        ("", "into a header block (`# /// recipe` above that line, `# ///` below it), such as `# machine:"),
+        ("# /// recipe\n# samples: 9\n# ///\n", "into the header block, such as `# machine:"),
+    ],
+)
+def test_the_first_message_says_what_a_header_block_is_where_there_is_none(above: str, says: str) -> None:
+    text = f"{above}model_name_or_path: Qwen/Qwen2.5-72B-Instruct\ndo_train: true\ntemplate: baichuan2\n"
+    found = [each.message for each in checking.check_document(parse_recipe("x.yaml", text)).diagnostics]
+    assert any(says in each for each in found)
+    assert sum("# /// recipe" in each for each in found) == (not above)

@@ -100,3 +100,10 @@ def test_the_last_line_leads_on(line: str, code: int, last: str, tmp_path: Path)
     said = (answer.stdout + answer.stderr).decode().strip().splitlines()
     assert answer.returncode == code
     assert last in " ".join(" ".join(said[-3:]).split())
+
+
+def test_explain_says_what_the_device_cannot_do_and_asks_for_nothing_that_it_cannot_use(tmp_path: Path) -> None:
+    done = program.answer("explain", RECIPE, "--machine", "8xv100-32g", "flash_attn=fa2", "bf16=null", cwd=tmp_path)
+    shown = done.stdout.decode()
+    assert "v100-32g has no FlashAttention-2; write `flash_attn: sdpa` [DEV003]" in shown
+    assert "flash-attn" not in shown

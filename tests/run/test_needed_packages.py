@@ -133,6 +133,7 @@ def test_a_setting_asks_for_its_packages(
     ("text", "machine"),
     [
         ("", "1xa100-80g"), ("optim: adamw_torch", "1xa100-80g"), ("flash_attn: fa2", "8xascend-910b-64g"),
+        ("flash_attn: fa2", "8xv100-32g"), ("flash_attn: fa2", "1xt4-16g"),
         ("fp8_backend: te", "1xh100-80g"), ("report_to: none", "1xa100-80g"), ("report_to: all", "1xa100-80g"),
         ("predict_with_generate: false", "1xa100-80g"), ("quantization_method: hqq", "1xa100-80g"),
         ("plot_loss: true", "1xa100-80g"), ("flash_attn: fa2\nuse_cpu: true", None),

@@ -59,6 +59,9 @@ def test_nothing_is_said_of_devices_whose_rates_are_not_published(on: str) -> No
         ({}, {"val_size": 0.5}, 100),
         ({}, {"val_size": 3200}, 100),
         ({}, {"max_samples": 640}, 20),
+        ({"rows": 3200}, {}, 100),
+        ({"rows": 3200}, {"max_samples": 640}, 20),  # as `--smoke` gives it on the command line
+        ({"rows": 3200}, {"max_samples": 640, "dataset": "one,two"}, 40),
         ({}, {"gradient_accumulation_steps": 8}, 100),
         ({"lengths": 205}, {"packing": True}, 22),  # ten samples fill a sequence
     ],

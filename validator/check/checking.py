@@ -18,7 +18,13 @@ from validator.finding import USUAL_FINDINGS, Diagnostic, FileReport, NotJudged,
 from validator.knowledge import file_kinds, releases
 from validator.recipe import known_folders, safe_read
 from validator.recipe.omegaconf import WRITTEN_TWICE
-from validator.recipe.recipe_file import RECIPE_SUFFIXES, Document, load_recipe, with_missing_header_fields
+from validator.recipe.recipe_file import (
+    RECIPE_SUFFIXES,
+    Document,
+    explain_header_block,
+    load_recipe,
+    with_missing_header_fields,
+)
 from validator.rules import all_rules, recipe_schema
 from validator.rules.problems import RuleFinding
 from validator.rules.rule import Violation
@@ -178,7 +184,8 @@ def check_recipe(
     report.diagnostics += map(_without_safe_fix, findings) if misread else findings
     report.diagnostics += _name_problems(run)
     shown = without_suppressed(document, report.diagnostics, run.is_unmodified)
-    report.diagnostics = sort_findings(each for each in shown if is_selected(document.options, each))
+    selected = sort_findings(each for each in shown if is_selected(document.options, each))
+    report.diagnostics = explain_header_block(selected, document.text)
     # Of many files without any finding no text is kept.
     found_in = {each.path or report.path for each in report.diagnostics} & locations.sources.keys()
     report.sources = {path: locations.sources[path] for path in found_in}

@@ -22,6 +22,7 @@ from validator.wording import clip
 # Begins the first key of a route that leads to a field of the header block, if the recipe has a key of that name, too.
 HEADER_FIELD_MARK = "# "
 _HEADER_OPEN, _HEADER_CLOSE = "# /// recipe", "# ///"
+_HEADER_BLOCK_NAMED = re.compile(r"\b(into|in) the header block(?! \(`# ///)")
 
 
 class HeaderBlock(NamedTuple):
@@ -50,6 +51,37 @@ def find_header_block(text: str) -> HeaderBlock | Diagnostic | None:
         return Diagnostic("LOA005", Severity.ERROR, what, start + 1)
     block_lines = (line[2:] if line.startswith("# ") else line[1:] for line in lines[start + 1 : close])
     return HeaderBlock(start + 1, close + 1, "\n".join(block_lines))
+
+
+# Fields that nobody writes as a comment but for the header block: no key of LLaMA-Factory is called so.
+_LINE_OF_HEADER = re.compile(r"# ?(machine|host_ram_gib|network|lengths|accelerate|llamafactory|transformers):\s+\S")
+
+
+def _find_stray_header(text: str, block: HeaderBlock | None) -> Diagnostic | None:
+    """Return a finding about the first line that looks like a field of the header block, stands above the first key
+    and is in no header block; None if there is none. `block`: the header block of the text."""
+    inside = range(block.first, block.last + 1) if block else range(0)
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip() and not line.startswith(("#", "---")):
+            return None
+        if number not in inside and (field_line := _LINE_OF_HEADER.match(line)):
+            found = f"`# {field_line[1]}:` stands outside a header block, so it is not read"
+            remedy = f"write `{_HEADER_OPEN}` above such lines and `{_HEADER_CLOSE}` below them"
+            if block:
+                remedy = f"move it between `{_HEADER_OPEN}` and `{_HEADER_CLOSE}`"
+            return Diagnostic("LOA016", Severity.NOTE, f"{found}; {remedy}", number)
+    return None
+
+
+def explain_header_block(findings: list[Diagnostic], text: str) -> list[Diagnostic]:
+    """Return the findings of a recipe. If its text has no header block, the first finding that speaks of it also says
+    how one is written."""
+    what = f"a header block (`{_HEADER_OPEN}` above that line, `{_HEADER_CLOSE}` below it)"
+    for place, each in enumerate(findings if _HEADER_OPEN not in text else ()):
+        message = _HEADER_BLOCK_NAMED.sub(rf"\1 {what}", each.message, count=1)
+        if message != each.message:
+            return [*findings[:place], each._replace(message=message), *findings[place + 1 :]]
+    return findings
 
 
 # How a recipe must be called to be read (llamafactory/hparams/parser.py, read_args), apart from JSON, which few
@@ -131,8 +163,11 @@ def parse_recipe(path: str, text: str) -> Document:
     block = find_header_block(text)
     if isinstance(block, Diagnostic):
         document.problems.append(block)
-    elif block:
+        return document
+    if block:
         _add_header(document, block)
+    if stray := _find_stray_header(text, block):
+        document.problems.append(stray)
     return document
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from validator.escaping import shell_quote
 from validator.finding import Place
+from validator.knowledge import tables
 from validator.recipe import safe_read
 from validator.recipe.suggestions import suggest, unknown_name
 from validator.rows import entry_inference
@@ -73,10 +74,11 @@ def registry_missing(run: RunSettings) -> Findings:
     registry = f"{run.args.get('dataset_dir')}/{dataset_registry.REGISTRY_FILE}"
     is_absent = _is_registry_missing(run) and not registry_is_elsewhere(run)
     if is_absent and not run.data.is_tokenized and not file_paths.registry_missing_too(run):
-        names = (name for key in ("dataset", "eval_dataset") for name in run.args.words(key))
+        names = [name for key in ("dataset", "eval_dataset") for name in run.args.words(key)]
+        shipped = next(filter(None, (_shipped_with_llamafactory(name, {}) for name in names)), "")
         command = next(filter(None, (_register_command(run, name) for name in names)), "")
         usual = "create the file, or set `dataset_dir` to the folder that holds it"
-        remedy = _defined_elsewhere(run) or command or usual
+        remedy = _defined_elsewhere(run) or command or shipped or usual
         yield _key_naming_registry(run), f"`{registry}` does not exist, so no data set is defined; {remedy}"
 
 
@@ -174,8 +176,9 @@ def _undefined_message(run: RunSettings, name: str, entries: Mapping[str, object
     if not _looks_like_path(name):
         quotes = run.data.registry is None or run.workspace.may_quote(run.data.registry.path)
         elsewhere = _defined_elsewhere(run, name)
-        near = suggest(name, entries) if quotes and not elsewhere else ""
-        remedy = near or f"; {elsewhere or command or 'add an entry for it, or correct the name'}"
+        shipped = "" if elsewhere or command else _shipped_with_llamafactory(name, entries)
+        near = suggest(name, entries) if quotes and not (elsewhere or shipped) else ""
+        remedy = near or f"; {elsewhere or command or shipped or 'add an entry for it, or correct the name'}"
         return f"data set `{name}` is not defined in dataset_info.json{remedy}"
     example = f'an entry such as "{stem}": {{"file_name": "{Path(name).name}"}}'
     remedy = f"write `{stem}`" if stem in entries else command or f"write `{stem}`, and add {example}"
@@ -199,6 +202,21 @@ def _defined_elsewhere(run: RunSettings, name: str = "") -> str:
     whose = f"`{name}`" if name else "the data sets of the recipe"
     others = f" ({len(found)} files do)" if len(found) > 1 else ""
     return f"`{relative_to_cwd(found[0].path)}` defines {whose}{others}: {remedy}"
+
+
+def _shipped_with_llamafactory(name: str, entries: Mapping[str, object]) -> str:
+    """Return, as text for a message, how to get a data set whose file lies in LLaMA-Factory's own repository, and a
+    public one that may take its place; an empty string for any other data set. `entries`: those of the registry."""
+    facts = tables.yaml_table("shipped_sets").get(name)
+    if facts is None:
+        return ""
+    there = f"`{name}` ships in `data/` of LLaMA-Factory's repository: start the run in a clone of it"
+    if facts["instead"] in entries:
+        return f"{there}, or write `{facts['instead']}`, which lies on a hub"
+    if address := facts.get("address"):
+        entry = f'{{"{facts["instead"]}": {{"hf_hub_url": "{address}"}}}}'
+        return f"{there}, or write `{entry}` into dataset_info.json, and `{facts['instead']}` into the recipe"
+    return f"{there}, or set `dataset_dir` to its `data`"
 
 
 def _looks_like_path(name: str) -> bool:

@@ -115,6 +115,9 @@ def _deepspeed_file_remedy(run: RunSettings, name: str) -> str:
         offload = "_offload_all" if zero.offload("offload_param") else "_offload" if zero.offloads else ""
         file = f"ds_z{zero.stage}{offload}.json"
     if safe_read.path_kind(catalogue_root() / "deepspeed" / file) == "file":
+        if predict(run).device_verdict == "exceeds":  # FIT001 proposes a change, maybe to another file
+            which = f"the DeepSpeed file that the change for memory names, or {file} if it names none"
+            return f"; run `lmf-recipes copy FILE .` with {which}, and set `deepspeed: deepspeed/FILE`"
         return f"; run `lmf-recipes copy {file} .`, and set `deepspeed: deepspeed/{file}`"
     existing_files = (safe_read.glob_folder(folder, "deepspeed/*.json") for folder in run.workspace.folders)
     near = suggest(file, {path.name for paths in existing_files for path in paths}).replace("`", "`deepspeed/", 1)

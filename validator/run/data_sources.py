@@ -117,12 +117,16 @@ class DataSources:
         if self._local_count:
             return self._local_count
         if self._declared.rows:
-            return RowCount(self._declared.rows, True, "header")
+            return RowCount(self._limited(self._declared.rows), True, "header")
         if self._declared.samples is not None:
-            most = int(self._args.number("max_samples")) * max(len(self.datasets), 1)  # holds for each data set
-            samples = self._declared.samples
-            return RowCount(min(samples, most) if most > 0 else samples, True, "recommended")
+            return RowCount(self._limited(self._declared.samples), True, "recommended")
         return RowCount(self.published_rows, True, "published") if self.published_rows else None
+
+    def _limited(self, rows: int) -> int:
+        """Return the number of rows that are left of `rows` of the header block by `max_samples`, which holds for each
+        data set and may come from the command line."""
+        most = int(self._args.number("max_samples")) * max(len(set(self._args.words("dataset"))), 1)
+        return min(rows, most) if most > 0 else rows
 
     @property
     def rows(self) -> int | None:

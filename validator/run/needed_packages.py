@@ -53,12 +53,18 @@ def needed_packages(run: RunSettings) -> Iterator[NeededPackage]:
         values = _values(run, setting)
         for row in yaml_table("packages")[setting] if values else ():
             asking = [value for value in values if "values" not in row or value in map(str, row["values"])]
-            if asking and (not row.get("gpu") or (run.on_gpu and not run.on_cpu)):
+            if asking and _device_can_use(run, row):
                 yield from _of_row(setting, row, asking[0])
     yield from _kernels_of_header(run)
     for dataset in () if run.data.is_tokenized else (*run.data.datasets, *run.data.evaluation_datasets):
         if dataset.package:
             yield NeededPackage(dataset.package, f"data set `{dataset.name}`", "dataset", "while the data set is read")
+
+
+def _device_can_use(run: RunSettings, row: Mapping[str, Any]) -> bool:
+    """True if the run's device can use the packages of a row. Without a machine it is taken to have every ability."""
+    on_gpu = not row.get("gpu") or (run.on_gpu and not run.on_cpu)
+    return on_gpu and ("ability" not in row or not run.machine or getattr(run.machine.device, row["ability"]))
 
 
 def asking_settings() -> Iterator[str]:
