@@ -7,10 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner, Result
 from support.program import path_without_devices
 
 from validator import cli
+from validator.recipe.recipe_file import load_recipe
+from validator.run.assumptions import fitting_length
+from validator.run.prediction import predict
+from validator.run.settings import resolve
 
 ROW: dict[str, Any] = {"instruction": "Say hi to all people.", "input": "", "output": "hi there"}
 
@@ -41,6 +46,48 @@ def test_rows_steps_and_faults_are_told(tmp_path: Path) -> None:
         f"data: answers cut: 1 (4.5%), such as {tmp_path}/rows.jsonl:23; "
         "`cutoff_len: 3072` would cut at most one in 200",
     ]
+
+
+# Words of the answers, where 1 of so many is as long as the second number, and what is proposed.
+CUTS: list[tuple[int, int, dict[str, Any], str]] = [
+    (20, 3000, {}, "; `cutoff_len: 3072` would cut at most one in 200"),
+    (20, 3000, {"cutoff_len": 1024}, "; `cutoff_len: 3072` would cut at most one in 200"),
+    # one in three hundred: what cuts at most one in 200 is shorter than what is set
+    (300, 3000, {}, ""),
+    (300, 3000, {"cutoff_len": 2560}, ""),
+    # the model reads no longer ones
+    (20, 60000, {"cutoff_len": 40960, "per_device_train_batch_size": 1, "bf16": True}, ""),
+    (20, 60000, {}, "; `cutoff_len: 40960` would cut fewer"),
+]
+
+
+@pytest.mark.parametrize(("rows", "words", "keys", "proposed"), CUTS)
+def test_no_shorter_length_is_proposed_where_answers_are_cut(
+    tmp_path: Path, rows: int, words: int, keys: dict[str, Any], proposed: str
+) -> None:
+    data = [{**ROW, "instruction": f"Count to {n}."} for n in range(rows - 1)]
+    done = train(tmp_path, [*data, {**ROW, "output": "word " * words}], **keys)
+    told = [line for line in done.stderr.splitlines() if "answers cut: 1 " in line]
+    assert [line.partition(f"rows.jsonl:{rows}")[2] for line in told] == [proposed]
+
+
+def test_a_length_with_which_the_run_does_not_fit_is_told(tmp_path: Path) -> None:
+    """It is the length at which the verdict on memory turns."""
+    data = [{**ROW, "instruction": f"Count to {n}."} for n in range(20)]
+    train(tmp_path, [*data, {**ROW, "output": "word " * 7000}], bf16=True, per_device_train_batch_size=1,
+          enable_liger_kernel=True)  # fmt: skip
+    text = (tmp_path / "recipe.yaml").read_text()
+    (tmp_path / "recipe.yaml").write_text(f"# /// recipe\n# machine: 1xrtx-4090\n# ///\n{text}")
+    recipe = load_recipe(str(tmp_path / "recipe.yaml"))
+    run = resolve(recipe)
+    fits = fitting_length(run, 7168)
+    assert fits
+    assert predict(run).verdict == "fits"
+    told = CliRunner().invoke(cli.group, ["data", str(tmp_path / "recipe.yaml")]).stdout
+    assert "`cutoff_len: 7168` would cut at most one in 200, but this run fits up to " in told
+    assert f" up to {fits // 100 * 100:,} tokens a sample; `lmf-recipes plan … --cutoff-len 7168`" in told
+    assert predict(run.updated({"cutoff_len": fits})).verdict == "fits"
+    assert predict(run.updated({"cutoff_len": fits + fits // 20})).verdict != "fits"
 
 
 def test_data_at_which_the_run_stops_end_it_before(tmp_path: Path) -> None:

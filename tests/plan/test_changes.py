@@ -61,6 +61,11 @@ CHEAPEST: list[tuple[str, float, str, str, Mapping[str, object]]] = [
     # one card: half the micro batch with expandable segments and liger, no shorter samples and no offload
     ("1xrtx-3090", 64, "lora", "cutoff_len: 8192", {**batch(2, 4), **Z2, "enable_liger_kernel": True}),
     ("1xrtx-4090", 64, "lora", "cutoff_len: 4096\nenable_liger_kernel: true", batch(1, 8)),
+    # one sample at a time is evaluated, before anything of the training is changed
+    ("1xrtx-4090", 64, "lora", "per_device_train_batch_size: 1\nenable_liger_kernel: true\ncutoff_len: 1024\n"
+     "val_size: 0.02\neval_strategy: steps", {"per_device_eval_batch_size": 1}),
+    ("1xa100-40g", 64, "lora", "per_device_train_batch_size: 1\nval_size: 0.02\ndo_eval: true",
+     {"per_device_eval_batch_size": 1}),
     # recomputation, where a smaller micro batch does not do
     ("1xa100-40g", 64, "lora", "disable_gradient_checkpointing: true", {**batch(1, 8), **Z2}),
     ("1xa100-40g", 64, "lora", "disable_gradient_checkpointing: true\ncutoff_len: 8192",
@@ -317,6 +322,8 @@ def test_no_copy_is_advised_of_a_recipe_that_is_not_of_the_catalogue(
 # Every sentence, by the row of a job to which it is said.
 SENTENCES: dict[str, tuple[str, float, str, str]] = {
     "same effective batch in smaller steps": ("1xrtx-4090", 64, "lora", ""),
+    "evaluates one sample at a time, with the same result":
+        ("1xa100-40g", 64, "lora", "per_device_train_batch_size: 1\nval_size: 0.02\neval_strategy: steps"),
     "shards nothing on one device, but torchrun turns on PyTorch's expandable segments": ("1xrtx-3090", 64, "lora", ""),
     "shards optimizer state and gradients": ("8xa100-80g", 1024, "full", ""),
     "fuses the loss; needs the liger-kernel package": ("1xrtx-3090", 64, "lora", "cutoff_len: 8192"),

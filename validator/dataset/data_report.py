@@ -29,6 +29,7 @@ from validator.rows import reading_limits
 from validator.rows.outcomes import STATUS_REASONS
 from validator.rows.reading_limits import TooLargeError, UnreadableError
 from validator.run import calibration, row_counts
+from validator.run.assumptions import fitting_length, longer_samples_in_words
 from validator.run.hyperparameters import padded_to_eight
 from validator.run.image_tokens import image_counter
 from validator.run.prediction import predict
@@ -117,12 +118,14 @@ class ImageTotals:
 @dataclass(frozen=True)
 class LongestBatchMemory:
     """Predicted device memory in GiB (2^30 bytes). `longest_gib` is for a batch with the longest sample of the data,
-    which has `longest` tokens; `cutoff_gib` is for samples of `cutoff_len` tokens."""
+    which has `longest` tokens; `cutoff_gib` is for samples of `cutoff_len` tokens. `fitting_length` is the number of
+    tokens of a sample up to which the run fits, if it would not fit with the recommended `cutoff_len`."""
 
     longest: int
     longest_gib: float
     cutoff_gib: float
     usable_gib: float | None
+    fitting_length: int | None
 
 
 @dataclass(frozen=True)
@@ -213,7 +216,7 @@ def build_report(run: RunSettings, near: bool | None, report: OnRows) -> DataRep
         steps=steps,
         tokens=tokens,
         images=_image_totals(selection, trained),
-        memory=_longest_batch_memory(run, selection, rows),
+        memory=_longest_batch_memory(run, selection, rows, tokens.recommended_cutoff_len),
         amount=sample_guidance.judge_sample_count(run, samples if complete else 0, steps.epochs if steps else 0.0),
         quality=list(quality.quality_issues(selection, rows, evaluated, duplicates, similar)),
         time=_run_duration(run, selection, trained) if steps and not selection.uncounted_media else None,
@@ -306,9 +309,12 @@ def _image_totals(selection: RowSelection, trained: Positions) -> ImageTotals | 
     )
 
 
-def _longest_batch_memory(run: RunSettings, selection: RowSelection, rows: Positions) -> LongestBatchMemory | None:
+def _longest_batch_memory(
+    run: RunSettings, selection: RowSelection, rows: Positions, recommended: int | None
+) -> LongestBatchMemory | None:
     """Return the predicted device memory for a batch with the longest sample of the data, and for samples of
-    `cutoff_len`. Return None if the memory is not known, or if the data have media whose tokens are not counted."""
+    `cutoff_len`. Return None if the memory is not known, or if the data have media whose tokens are not counted.
+    `recommended`: the recommended `cutoff_len`."""
     limit = int(run.args.number("cutoff_len"))
     max_tokens = int(selection.rows["kept_tokens"][rows].max(initial=0))
     longest = limit if run.batch.packing else min(max_tokens and padded_to_eight(max_tokens), limit)
@@ -319,7 +325,8 @@ def _longest_batch_memory(run: RunSettings, selection: RowSelection, rows: Posit
         return None
     usable = run.machine.device.usable_gib if run.machine else None
     longest_gib, cutoff_gib = (round(each.expected / GIB, 2) for each in (real, at_limit))
-    return LongestBatchMemory(longest, longest_gib, cutoff_gib, usable)
+    fits = fitting_length(run, recommended) if recommended and recommended > limit else None
+    return LongestBatchMemory(longest, longest_gib, cutoff_gib, usable, fits)
 
 
 def _why_near_duplicates_skipped(near: bool | None, rows: int, row_step: int) -> str:
@@ -397,6 +404,17 @@ class _BlockBudget:
             raise TooLargeError("the data are large when unpacked; `lmf-recipes data` examines them")
 
 
+def better_cutoff(report: DataReport) -> str:
+    """Return the recommended `cutoff_len` as the end of a message, with the length up to which the run fits if it would
+    not fit with that one. Empty if the recipe's own cuts nothing or is as long."""
+    tokens, better = report.tokens, report.tokens.recommended_cutoff_len
+    if not better or not tokens.rows_cut or better <= report.cutoff_len:
+        return ""
+    left = "fewer" if better < tokens.p99 else "at most one in 200"  # the model may read no longer ones
+    fits = report.memory.fitting_length if report.memory else None
+    return f"; `cutoff_len: {better}` would cut {left}{longer_samples_in_words(better, fits)}"
+
+
 def _report_lines(report: DataReport) -> Iterator[str]:
     yield from map(str, report.problems)
     rows, steps, tokens = report.rows, report.steps, report.tokens
@@ -410,6 +428,5 @@ def _report_lines(report: DataReport) -> Iterator[str]:
         yield f"data: {drop.rows:,} {plural(drop.rows, 'row')} dropped: {drop.reason} ({drop.examples[0]})"
     for one in report.quality:
         if one.kind in _REPORTED_ISSUES:
-            better = tokens.recommended_cutoff_len if one.kind == "answers cut" else None
-            remedy = f"; `cutoff_len: {better}` would cut at most one in 200" if better else ""
+            remedy = better_cutoff(report) if one.kind == "answers cut" else ""
             yield f"data: {one.kind}: {one.rows:,} ({one.share:.1%}), such as {one.examples[0]}{remedy}"

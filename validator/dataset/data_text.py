@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from validator import escaping
-from validator.dataset.data_report import DataReport
+from validator.dataset.data_report import DataReport, better_cutoff
 from validator.dataset.sample_guidance import SampleGuidance
 from validator.dataset.user_input import Registration
 from validator.output.terminal import draw_bar
@@ -93,9 +93,9 @@ def tokens_sentence(report: DataReport) -> str:
 def cutoff_sentences(report: DataReport) -> Iterator[str]:
     """Yield a sentence on what `cutoff_len` cuts off, and a sentence on the device memory that the longest batch and a
     batch of `cutoff_len` need."""
-    tokens, better = report.tokens, report.tokens.recommended_cutoff_len
-    yield (f"cutoff_len {report.cutoff_len:,} cuts {tokens.rows_cut:,} rows and {tokens.tokens_cut:,} tokens"
-           f"{f'; {better:,} would cut at most one row in 200' if better else ''}")  # fmt: skip
+    rows, tokens = report.tokens.rows_cut, report.tokens.tokens_cut
+    cut = f"{rows:,} {plural(rows, 'row')} and {tokens:,} {plural(tokens, 'token')}" if rows else "nothing"
+    yield f"cutoff_len {report.cutoff_len:,} cuts {cut}{better_cutoff(report)}"
     if memory := report.memory:
         usable = f", of {memory.usable_gib:.1f} usable" if memory.usable_gib else ""
         yield (f"device memory: {memory.longest_gib:.1f} GiB with the longest batch there is "

@@ -80,6 +80,12 @@ def _batch_option(micro: int, accumulation: int, note: str) -> Option:
     return Option(settings, note, frozenset({MICRO_BATCH}))
 
 
+def smaller_evaluation_batch(run: RunSettings) -> Iterator[Option]:
+    """Yield evaluation of one sample at a time. An evaluation holds the logits of all samples of its batch."""
+    if run.evaluation.runs and run.args.number("per_device_eval_batch_size") > 1:
+        yield Option({"per_device_eval_batch_size": 1}, "evaluates one sample at a time, with the same result")
+
+
 # Sharding and offload.
 
 

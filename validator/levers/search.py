@@ -19,6 +19,7 @@ Candidate = TypeVar("Candidate")
 
 # What keeps the training as it is. Each costs more than all before it together, here and below.
 _SAME_TRAINING: tuple[Options, ...] = (
+    options.smaller_evaluation_batch,
     options.smaller_micro_batch,
     options.zero2,
     options.liger_kernel,

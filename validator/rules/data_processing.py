@@ -15,6 +15,7 @@ from validator.rules import subjects
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule, set_value
 from validator.run import sample_lengths
 from validator.run.answer_cuts import estimate_answer_cuts
+from validator.run.assumptions import fitting_length, longer_samples_in_words
 from validator.run.settings import RunSettings
 from validator.run.training_time import predict_training_time
 from validator.wording import plural
@@ -225,8 +226,9 @@ def most_samples_cut(run: RunSettings) -> Findings:
         found = f"`cutoff_len` ({limit:,.0f}) cuts some {shares} of the answers, by the first {rows}"
         positions = (run.model.positions if run.model else None) or cuts.sufficient_length
         better = min(cuts.sufficient_length, positions)
-        remedy = f"set `cutoff_len: {better}`, or" if better > limit else "as more is not possible,"
-        yield place, f"{found}; {remedy} shorten the samples"
+        longer = f"set `cutoff_len: {better}`, or shorten the samples"
+        remedy = f"{longer}{longer_samples_in_words(better, fitting_length(run, better))}"
+        yield place, f"{found}; {remedy if better > limit else 'as more is not possible, shorten the samples'}"
     elif not cuts and (mean := _mean_length(run)) > limit > 0:
         found = f"samples have about {mean:,.0f} tokens, of which `cutoff_len` keeps the first {limit:,.0f}"
         yield place, f"{found}; raise `cutoff_len`, or shorten the samples"

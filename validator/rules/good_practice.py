@@ -12,11 +12,14 @@ from typing import NamedTuple
 from validator.errors import RecipeError
 from validator.knowledge import guidance
 from validator.knowledge.devices import Machine, parse_machine
+from validator.levers.options import setting_lines
 from validator.rules import subjects
 from validator.rules.rule import NOTE, WARNING, Findings, rule
+from validator.run.prediction import predict
 from validator.run.schedule import save_interval, warmup_steps
 from validator.run.settings import RunSettings
 from validator.run.training_time import checkpoint_write_seconds, predict_training_time
+from validator.run.variants import ArgumentChanges, with_arguments
 from validator.wording import plural
 
 # Beyond the published range by this factor a value is a mistake more often than a choice.
@@ -192,14 +195,33 @@ def rate_never_falls(run: RunSettings) -> Findings:
 def never_evaluated(run: RunSettings) -> Findings:
     """Nothing is measured on samples that are not trained on.
 
-    Why: the training loss falls also where the model only learns its samples by heart.
+    Why: the training loss falls also where the model only learns its samples by heart. Nothing is reported if the run
+    fits its machine, and would not with an evaluation of one sample at a time.
     Source: own (experience)
-    Fix: `val_size: 0.02` with `eval_strategy: steps` and `eval_steps`, or `eval_dataset`.
+    Fix: `val_size: 0.02` with `eval_strategy: steps` and `eval_steps`, or `eval_dataset`; and
+    `per_device_eval_batch_size: 1` if an evaluation with the default of 8 needs more memory than there is.
     """
     answers = run.task.trains and run.task.stage in ("sft", "dpo", "kto", "rm")
     if answers and not run.evaluation.runs and not run.declared.overfit:
         text = "nothing is measured on samples that are not trained on"
-        yield "dataset", f"{text}; set `val_size: 0.02` with `eval_strategy: steps`"
+        if settings := next((each for each in _EVALUATIONS if _leaves_room(run, each)), None):
+            first, *others = (f"`{line}`" for line in setting_lines(settings))
+            yield "dataset", f"{text}; set {first} with {' and '.join(others)}"
+
+
+# From the quickest to the one that needs least memory.
+_EVALUATION: ArgumentChanges = {"val_size": 0.02, "eval_strategy": "steps"}
+_EVALUATIONS = (_EVALUATION, {**_EVALUATION, "per_device_eval_batch_size": 1})
+
+
+def _leaves_room(run: RunSettings, settings: ArgumentChanges) -> bool:
+    """True if the run with these settings fits its devices or needs no more memory than without them, or if that is not
+    known without a simulation."""
+    before, after = predict(run), predict(with_arguments(run, settings))
+    if before.is_simulated or before.device_memory is None or after.device_memory is None:
+        return True
+    fits = after.device_verdict in ("fits", "unknown")
+    return fits or after.device_memory.expected <= before.device_memory.expected
 
 
 @rule("TRA424", WARNING, about=subjects.machine)

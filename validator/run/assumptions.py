@@ -86,6 +86,26 @@ def _in_two_digits(tokens: int) -> str:
     return f"{tokens // unit * unit:,} tokens"
 
 
+def fitting_length(run: RunSettings, longest: int) -> int | None:
+    """Return up to how many tokens a sample may have for the run to fit its devices, if it would not fit with samples
+    of `longest` tokens. None if it would, if the shortest samples do not fit either, or if that is not known without a
+    simulation."""
+    prediction = predict(run)
+    if run.machine is None or prediction.is_simulated or prediction.device_memory is None:
+        return None
+    fits = prediction.longest_samples("fits", min(_LEAST_TOKENS, longest), longest)
+    return fits if fits and fits < longest else None
+
+
+def longer_samples_in_words(cutoff_len: int, fits: int | None) -> str:
+    """Return the end of a message that proposes a longer `cutoff_len`: that the run fits up to a shorter length only,
+    and what to ask for a run that fits. `fits`: that length in tokens; None if the run fits with the longer ones."""
+    if fits is None:
+        return ""
+    plan = f"`lmf-recipes plan … --cutoff-len {cutoff_len}` looks for one that fits"
+    return f", but this run fits up to {_in_two_digits(fits)} a sample; {plan}"
+
+
 def _pictures(run: RunSettings) -> Iterator[Assumption]:
     """Yield the pictures a sample up to which the run fits, if their number is not known and more may not fit."""
     prediction = predict(run)
