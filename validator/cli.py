@@ -54,6 +54,7 @@ _OTHER_OPTIONS: Sequence[tuple[str, Sequence[str]]] = (
     ("ctx context context-length context-len ctx-len max-length max-len max-seq-len max-seq-length seq-len "
      "sequence-length length cutoff cutoff-length cutoff-len model-max-length",
      ("--cutoff-len 8192", "cutoff_len=8192")),
+    ("network net interconnect", ("--network N",)),
     ("slurm sbatch", ("--to slurm",)),
     ("skypilot sky", ("--to skypilot",)),
     ("kubernetes k8s", ("--to kubernetes",)),
@@ -77,6 +78,9 @@ _PLAN_OPTIONS = {
     "data": "`lmf-recipes plan --model M --data FILE --write FILE.yaml` makes a recipe for your data, here "
     "`dataset=NAME` takes another data set",
 }
+_NETWORK_IN_HEADER = (
+    "`# network: 8xroce-100g` in the header block (`# /// recipe` to `# ///`) names what joins the nodes"
+)
 # `train` runs on the devices that are there; its --machine only judges.
 _TRAIN_OPTIONS = dict.fromkeys(
     ("gpu", "gpus", "num-gpus", "n-gpus", "devices", "nproc-per-node"),
@@ -173,6 +177,8 @@ def _meant_option(option: str, command: click.Command) -> str:
     )
     if word in hints:
         return f"{hints[word]}."
+    if word in ("network", "net", "interconnect") and "--network" not in own_options >= {"--machine"}:
+        return f"{_NETWORK_IN_HEADER}."
     for words, answers in _OTHER_OPTIONS:
         known = [each for each in answers if each.split()[0] in own_options or (takes_settings and "=" in each)]
         if word in words.split() and known:

@@ -26,6 +26,8 @@ TYPED = [
     ("--hepl", 2, "Did you mean '--help'?"),
     ("list qwen3", 2, "a model is named by `--model`"),
     ("plan qwen3-8b --machine 1xrtx-4090", 2, "a model is named by `--model`"),
+    (f"submit {RECIPE} --to slurm --network ethernet-25g", 2, "`# network: 8xroce-100g` in the header block"),
+    ("check x.yaml --network ethernet-25g", 2, "`# network: 8xroce-100g` in the header block"),
     ("train", 2, "a name that `lmf-recipes list` shows"),
     ("train qwen3-8b", 1, "see `lmf-recipes list --model qwen3-8b`"),
     ("train x.yaml", 1, "x.yaml"),

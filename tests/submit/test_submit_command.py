@@ -77,6 +77,8 @@ def test_the_machine_that_is_named_counts() -> None:
     assert "#SBATCH --gres=gpu:4\n" in done.stdout
     assert "#SBATCH --time=03:00:00\n" in done.stdout
     assert "PAR007" not in done.stderr
+    assert "between nodes (`network:` in the header block tells another)" in done.stderr
+    assert "between nodes" not in submit("mine.yaml", "--dry-run", "--hours", "3").stderr
 
 
 def test_settings_of_a_site_are_read_from_a_file(here: Path) -> None:
@@ -106,7 +108,9 @@ def test_a_person_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_job_is_kept_and_written_anew_until_somebody_changes_it(here: Path) -> None:
     for hours in ("3", "4"):
-        assert submit("mine.yaml", "--dry-run", "--hours", hours, "--write", "mine.sh").exit_code == 0
+        done = submit("mine.yaml", "--dry-run", "--hours", hours, "--write", "mine.sh")
+        assert (done.exit_code, done.stdout) == (0, "")
+        assert "the job is in mine.sh" in done.stderr
     text = (here / "mine.sh").read_text()
     assert "#SBATCH --time=04:00:00\n" in text
     (here / "mine.sh").write_text(text.replace("04:00:00", "05:00:00"))

@@ -20,6 +20,7 @@ from validator.knowledge.file_kinds import RECIPE, kind_of_file
 from validator.launch import short_run as smoking
 from validator.output.terminal import print_lines
 from validator.recipe import atomic_write, safe_read
+from validator.run import training_time
 from validator.run.settings import RunSettings, resolve
 from validator.submit import kubernetes, skypilot, slurm
 from validator.submit import site_file as sites
@@ -49,8 +50,8 @@ _FILE_TYPE = click.Path(dir_okay=False, path_type=Path)
     "--site", metavar="FILE", type=_FILE_TYPE, help="Partition, account, set-up lines, variables of your site."
 )
 @click.option("--smoke", is_flag=True, help="Two steps, an evaluation and a save, in a folder beside the output.")
-@click.option("--write", metavar="FILE", type=_FILE_TYPE, help="Keep the job in this file, too.")
-@click.option("--dry-run", is_flag=True, help="Print the job instead of submitting it.")
+@click.option("--write", metavar="FILE", type=_FILE_TYPE, help="Keep the job in this file as well.")
+@click.option("--dry-run", is_flag=True, help="Submit nothing: print the job, or only --write it.")
 def command(
     recipe: str,
     overrides: Sequence[str],
@@ -88,7 +89,8 @@ def command(
         atomic_write.replace_untouched_file(write, run.text)
         print_lines(f"the job is in {write}", err=True)
     if dry_run:
-        click.echo(run.text, nl=False)
+        if not write:
+            click.echo(run.text, nl=False)
         return
     for line in run.submit():
         print_lines(line)
@@ -129,6 +131,8 @@ def _checked_run(recipe: str, submit_options: _SubmitOptions) -> RunToSubmit:
     preflight.require_no_errors(document, submit_options.machine, submit_options.host_ram)
     run = submit_options.resolved(path, overrides)
     preflight.report_data(run)
+    for each in training_time.assumed_network(run):
+        print_lines(f"the time assumes {each}", err=True)
     return RunToSubmit(run, overrides, build_cluster_job(run, submit_options.site, overrides, submit_options.hours))
 
 

@@ -14,7 +14,9 @@ _CODE = re.compile(r"[A-Za-z]{3}\d{1,4}")
 _IN_TITLE, _IN_REASON, _IN_REMEDY, _ELSEWHERE, _WHOLE_WORD = 8, 3, 2, 1, 2
 # What pages also say for a word that people type; it counts as much as the beginning of a word.
 _ALSO = {"oom": "out of memory", "oomkilled": "exit code -9", "hang": "wait", "hangs": "wait", "stuck": "wait",
-         "deadlock": "wait", "nccl": "ddp_timeout", "hccl": "ddp_timeout", "diverges": "nan"}  # fmt: skip
+         "deadlock": "wait", "nccl": "ddp_timeout", "hccl": "ddp_timeout", "diverges": "nan",
+         "preempt": "kill", "preempted": "kill", "preemption": "kill", "requeue": "kill", "requeued": "kill",
+         "volta": "v100"}  # fmt: skip
 _SHORTEST_WORD = 3  # letters; shorter ones, such as `is`, stand on most pages
 
 

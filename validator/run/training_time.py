@@ -171,6 +171,12 @@ def _machine_rates(run: RunSettings, correction: float | None = None) -> tuple[D
     return rates._replace(network=joined.rate), assumed
 
 
+def assumed_network(run: RunSettings) -> tuple[str, ...]:
+    """Return, as text for a message, the network between nodes that the time is predicted for and that the header block
+    does not name; empty if there is no such network."""
+    return _machine_rates(run)[1]
+
+
 def _named_network(run: RunSettings) -> str | None:
     """Return the network between nodes that the recipe's header block names; None if it names none or an unknown one. A
     rule reports an unknown name."""
