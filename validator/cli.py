@@ -55,12 +55,13 @@ _OTHER_OPTIONS: Sequence[tuple[str, Sequence[str]]] = (
      "sequence-length length cutoff cutoff-length cutoff-len model-max-length",
      ("--cutoff-len 8192", "cutoff_len=8192")),
     ("network net interconnect", ("--network N",)),
+    ("vram gpu-memory gpu-ram device-memory", ("--machine 1x24g",)),
     ("slurm sbatch", ("--to slurm",)),
     ("skypilot sky", ("--to skypilot",)),
     ("kubernetes k8s", ("--to kubernetes",)),
     ("ram memory cpu-ram host-memory main-memory", ("--host-ram GIB",)),
     ("dataset train-data data-file data-path", ("--data FILE", "dataset=NAME")),
-    ("output out save save-as", ("--write FILE", "output_dir=FOLDER")),
+    ("output output-dir out save save-as", ("--write FILE", "output_dir=FOLDER")),
     ("json", ("--format json",)),
     ("type finetuning-type tuning peft", ("--method M", "finetuning_type=lora")),
     ("qlora", ("--method qlora", "quantization_bit=4")),
@@ -85,7 +86,7 @@ _NETWORK_IN_HEADER = (
 _TRAIN_OPTIONS = dict.fromkeys(
     ("gpu", "gpus", "num-gpus", "n-gpus", "devices", "nproc-per-node"),
     "`NPROC_PER_NODE=2` before the command says on how many devices to train",
-)
+) | {"resume": "The same command resumes an interrupted run"}
 _LIST_OPTIONS = {"model": "`lmf-recipes list --model M` names the recipes for a model"}
 # A word such as 4090, 8xh100 or rtx-4090.
 _MACHINE_WORD = r"(?i)(?:\d+x)*(?:rtx|gtx|gb|gh|mi|ascend|[abhltv])?-?\d{2,4}[a-z]{0,3}(?:-\d+g)?|(?:\d+x)+[a-z][\w\-]*"

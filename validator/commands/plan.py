@@ -36,13 +36,14 @@ if TYPE_CHECKING:
     from validator.run.user_data import UserData
 
 
-def next_commands(answer: Answer, option_words: Sequence[str]) -> list[str]:
+def next_commands(answer: Answer, option_words: Sequence[str], compared: str | None = None) -> list[str]:
     """Return commands that may follow: write the best plan as a recipe, or copy the catalogue's recipe for the same
     model, method and machine. After a table of models: plan for the first of them. If neither the plan nor one change
-    of it fits: compare all machines. `option_words` are the options of this call, as words of a command line."""
+    of it fits: compare all machines. `option_words` are the options of this call, as words of a command line;
+    `compared` are the machines that this call compared."""
     if answer.best is None:
         has_no_way = bool(answer.model) and not answer.reasons and not answer.upgrades
-        can_compare = has_no_way and "--machines" not in option_words
+        can_compare = has_no_way and (compared or "").lower() != rented_machines.ALL_MACHINES
         return [shell_join(_all_machines_command(option_words))] if can_compare else []
     draft, plan_words = answer.best.draft, ["lmf-recipes", "plan", *option_words]
     if answer.model is None:
@@ -58,7 +59,7 @@ def _all_machines_command(option_words: Sequence[str]) -> list[str]:
     """Return the command that compares all machines, without the options that are for one machine."""
     command, words = ["lmf-recipes", "plan"], iter(option_words)
     for word in words:
-        if word in ("--machine", "--host-ram", "--network"):
+        if word in ("--machine", "--machines", "--host-ram", "--network"):
             next(words)
         elif word not in ("--fsdp", "--scale", "--simulate"):
             command.append(word)
@@ -236,7 +237,7 @@ def command(
             data.require_media(answer.best.draft.run)
         shown = answer_rows(answer, offers)
         options_given = _given_options(context, simulated=answer.planned is not None)
-        following = () if write or form == "json" else next_commands(answer, options_given)
+        following = () if write or form == "json" else next_commands(answer, options_given, machines)
         emit(shown, form, lambda rows: plan_text.format_plan(rows, following))
         if write:
             placed = planner.write_best_plan(answer.best, write, data)

@@ -39,7 +39,7 @@ _FILE_TYPE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--to",
     "engine",
-    type=click.Choice([*_SCHEDULERS]),
+    type=click.Choice([*_SCHEDULERS], case_sensitive=False),
     required=True,
     help="The engine that is to run it.",
 )

@@ -80,12 +80,16 @@ def near_models(name: str) -> NearModels | None:
 
 
 def _name_words(name: str) -> list[str]:
-    return _NAME_WORD.findall(name.strip().rpartition("/")[2].lower().removeprefix("meta-"))
+    return _NAME_WORD.findall(_last_part(name).lower().removeprefix("meta-"))
+
+
+def _last_part(name: str) -> str:
+    return name.strip().rstrip("/").rpartition("/")[2]
 
 
 def _beginning(name: str, count: int) -> str:
     """Return the first `count` words of a name as the user wrote them, without the owner."""
-    bare_name = re.sub("(?i)^meta-", "", name.strip().rpartition("/")[2])
+    bare_name = re.sub("(?i)^meta-", "", _last_part(name))
     return bare_name[: [*_NAME_WORD.finditer(bare_name.lower())][count - 1].end()]
 
 

@@ -29,6 +29,7 @@ _REMEDY = f"its config.json in a folder is enough (`model_name_or_path=FOLDER`, 
 # The names of a family that fit a line, and the nearest ones of another size.
 _MAX_FAMILY_NAMES = 8
 _MAX_NEAR_NAMES = 4
+_HUB_LINK = r"https?://[^/]+/(?:models/)?([^/?#]+/[^/?#]+).*"
 _ALL_MODELS = "docs/reference/models.md"
 
 
@@ -49,6 +50,8 @@ def unknown_asked_model_message(name: str) -> str:
     models and folders that are near, and where all known models are listed."""
     if message := not_a_model_message(name):
         return message
+    if link := re.fullmatch(_HUB_LINK, name.strip()):
+        return f"model `{name}` is a link; name it by `{link[1]}`"
     folder = _near_folder(name)
     if _is_path(name):
         hint = f"; did you mean `{folder}`?" if folder else ""
@@ -67,8 +70,10 @@ def _near_models_hint(near: NearModels) -> str:
     """Return which known models are near a name: all of a family as far as they fit a line, or the nearest few."""
     number = _MAX_FAMILY_NAMES if near.is_family else _MAX_NEAR_NAMES
     listed = ", ".join(f"`{each}`" for each in near.names[:number])
-    if len(near.names) == 1 or (near.is_family and near.has_size):
+    if near.is_family and (near.has_size or len(near.names) == 1):
         return f"did you mean {listed}?"
+    if len(near.names) == 1:
+        return f"known of `{near.beginning}` is {listed};" if near.is_general else f"did you mean {listed}?"
     more = f" and {len(near.names) - number} more ({_ALL_MODELS})" if len(near.names) > number else ""
     return f"{'it is a family of models:' if near.is_family else f'known of `{near.beginning}` are'} {listed}{more};"
 
