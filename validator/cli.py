@@ -158,6 +158,8 @@ def _hint(err: click.ClickException) -> str:
     """Return what to type in place of what click refuses, to be added to its message; empty if click says it all."""
     if isinstance(err, click.MissingParameter) and err.param:
         return _MISSING_ARGUMENTS.get(err.param.name or "", "")
+    if isinstance(err, click.BadParameter) and err.ctx and err.param:
+        return _other_option_for_value(err.message, err.param, err.ctx.command)
     if isinstance(err, click.NoSuchOption) and err.ctx:
         if meant := _meant_option(err.option_name, err.ctx.command):
             err.possibilities = None  # type: ignore[misc]  # click's guess by spelling
@@ -165,6 +167,21 @@ def _hint(err: click.ClickException) -> str:
     if isinstance(err, click.UsageError) and err.ctx and "unexpected extra argument" in err.message:
         has_model = any(each.name == "model" for each in err.ctx.command.params)
         return "; a model is named by `--model`, a machine by `--machine`" if has_model else ""
+    return ""
+
+
+def _other_option_for_value(message: str, refused: click.Parameter, command: click.Command) -> str:
+    """Return a sentence that names another option of the command that takes the value, such as `--stage dpo` for
+    `--method dpo`; empty if there is none. `message`: click's message that the option `refused` does not take it."""
+    value = re.match(r"'([\w\-]+)' is not one of", message)
+    for each in command.params:
+        if (
+            value
+            and each is not refused
+            and isinstance(each.type, click.Choice)
+            and value[1].lower() in each.type.choices
+        ):
+            return f" Write `{each.opts[0]} {value[1].lower()}`."
     return ""
 
 
