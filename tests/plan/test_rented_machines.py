@@ -18,7 +18,7 @@ from validator.knowledge import devices, models, prices
 from validator.knowledge.tables import yaml_table
 from validator.machine import this_machine
 from validator.physics import Band
-from validator.plan import answer, rented_machines
+from validator.plan import answer, own_prices, rented_machines
 from validator.plan.plan_json import answer_rows
 from validator.plan.rented_machines import MachineOffer, RentalQuestion, machines_to_compare
 from validator.run.recipe_arguments import Price
@@ -41,7 +41,7 @@ def question(model: str, stage: str = "sft", **others: Any) -> RentalQuestion:
 @pytest.mark.parametrize("machine", laws.chance(31).sample(_ALL, 16))
 @pytest.mark.parametrize(("model", "stage"), _MODELS.items())
 def test_each_row_is_what_the_single_plan_says(model: str, stage: str, machine: str) -> None:
-    offer = question(model, stage).offer(machine)
+    offer, *shorter = question(model, stage).offers(machine)
     unit_price = str(offer.price) if offer.price else None
     alone = answer_rows(
         answer.find_answer(models.find_model_by_any_name(model).name, machine, _SAMPLES, stage=stage, price=unit_price)
@@ -50,6 +50,8 @@ def test_each_row_is_what_the_single_plan_says(model: str, stage: str, machine: 
     for first in alone.plans[:1]:
         for field in ("method", "zero", "micro_batch", "cutoff_len", "device_gib", "hours", "device_hours", "money"):
             assert getattr(offer, field) == getattr(first, field), field
+    cut = [each for each in alone.plans if each.cutoff_len < alone.plans[0].cutoff_len]
+    assert [(each.method, each.hours) for each in shorter] == [(each.method, each.hours) for each in cut[:1]]
 
 
 def test_all_machines_are_those_of_every_device_with_known_memory() -> None:
@@ -101,7 +103,7 @@ def test_every_list_price_has_its_day_and_its_link() -> None:
 
 def made(machine: str, hours: float | None, price: float | None, currency: str = "USD") -> MachineOffer:
     """An offer that takes so many hours at such a price of all devices."""
-    offer = question("qwen3-0.6b").offer("1x80g")
+    (offer,) = question("qwen3-0.6b").offers("1x80g")
     assert offer.hours is None
     band = None if hours is None else Band(0.5 * hours, hours, 2 * hours)
     unit = None if price is None else rented_machines.RentalPrice(price, currency)
@@ -120,10 +122,25 @@ def test_the_cheapest_comes_first_and_what_has_no_price_last() -> None:
     ]  # fmt: skip
 
 
+def test_of_a_device_without_price_the_soonest_is_named() -> None:
+    offers = [made("1xh20-96g", 9.0, None), made("8xh20-96g", 1.5, None), made("1xt4-16g", None, None)]
+    offers += [made("2xt4-16g", None, None), replace(made("4xv100-32g", None, None), fits=False)]
+    assert [each.machine for each in rented_machines.unpriced_offers(offers)] == ["8xh20-96g", "1xt4-16g"]
+
+
+def test_what_is_cheaper_with_shorter_samples_does_not_hide_the_others() -> None:
+    short = replace(made("1xrtx-5090", 1.0, 0.1), cutoff_len=1024)
+    offers = [made("1xmi300x-192g", 4.0, 2.0), made("1xa6000-48g", 9.0, 0.5), short]
+    offers = [each if each is short else replace(each, cutoff_len=2048) for each in offers]
+    ordered = rented_machines.order_offers(offers, None)
+    assert [each.machine for each in ordered] == ["1xa6000-48g", "1xmi300x-192g", "1xrtx-5090"]
+    assert rented_machines.offers_to_show(ordered) == ordered
+
+
 def test_currencies_are_not_mixed(tmp_path: Path) -> None:
     file = tmp_path / "prices.yaml"
     file.write_text("910b: 9 CNY\nH100 SXM: 2 USD\n", "utf-8")
-    own = rented_machines.read_own_prices(str(file))
+    own = own_prices.read_own_prices(str(file))
     assert own.price("ascend-910b-64g") == Price(9.0, "CNY")
     assert own.price("rtx-4090") is None
     offers = [made("1xrtx-4090", 1.0, 0.1), made("8xascend-910b-64g", 1.0, 9.0, "CNY")]
@@ -134,7 +151,8 @@ def test_currencies_are_not_mixed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("cheap", "is not an amount and a currency, such as 1.99 USD, nor a file"),
+        ("cheap", "is not an amount and a currency, such as 1.99 USD or `h100: 1.99 USD`, nor a file"),
+        ("h100: 1.99\n", "`h100: 1.99` is not an amount and a currency, such as `h100: 1.99 USD`"),
         ("h1000: 2 USD\n", "device `h1000` is not known; did you mean h100-80g?"),
         ("h100: two\n", "`h100: two` is not an amount and a currency"),
         ("- 1\n", "it holds no prices"), ("", "it holds no prices"), ("a: [\n", "prices.yaml: "),
@@ -144,8 +162,80 @@ def test_prices_that_cannot_be_read_are_told(text: str, said: str, tmp_path: Pat
     file = tmp_path / "prices.yaml"
     file.write_text(text, "utf-8")
     with pytest.raises(RecipeError) as caught:
-        rented_machines.read_own_prices(text if text == "cheap" else str(file))
+        own_prices.read_own_prices(text if text == "cheap" else str(file))
     assert said in str(caught.value)
+
+
+@every(
+    [
+        ("nofile.yaml", "price file `nofile.yaml` does not exist"), ("prices/mine.json", "does not exist"),
+        ("1.99", "price `1.99` names no currency; write such as `1.99 USD`"), ("0", "is not an amount and a currency"),
+        ("h100: 1", "such as `h100: 1 USD`"), ("h1000: 1 USD", "did you mean h100-80g?"),
+        ("h100: 1 USD, 2", "nor a file"),
+    ],
+)  # fmt: skip
+def test_a_price_on_the_command_line_that_cannot_be_read_is_told(text: str, said: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        own_prices.read_own_prices(text)
+    assert said in str(caught.value)
+
+
+@every(
+    [
+        ("1.99 USD", {"h100-80g": 1.99, "rtx-4090": 1.99}), ("h100: 1.99 USD", {"h100-80g": 1.99, "rtx-4090": None}),
+        ("H100 SXM: 2 EUR, 4090: 0.4 EUR", {"h100-80g": 2.0, "rtx-4090": 0.4}),
+    ],
+)  # fmt: skip
+def test_prices_by_device_need_no_file(text: str, amounts: dict[str, float | None]) -> None:
+    own = own_prices.read_own_prices(text)
+    assert {device: price and price.amount for device in amounts for price in [own.price(device)]} == amounts
+
+
+_DPO_32B = ("--model", "qwen3-32b", "--stage", "dpo", "--samples", "20000", "--machines")
+
+
+@pytest.mark.parametrize("words", [("mi300x,5090",), ("5090,1xa100", "--host-ram", "256")])
+def test_machines_with_shorter_samples_come_behind(words: tuple[str, ...]) -> None:
+    rows = [row for row in compare(*_DPO_32B, *words)["machines"] if row["fits"]]
+    lengths = [row["cutoff_len"] for row in rows]
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] == 2048
+    assert lengths[-1] < 2048
+    assert {(row["cutoff_len"], row["mean_tokens"]) for row in rows} <= {(2048, 512), (1024, 256), (512, 128)}
+
+
+def test_a_length_that_is_asked_for_is_that_of_all() -> None:
+    rows = compare(*_DPO_32B, "1xmi300x,1xrtx-5090", "--cutoff-len", "1024")["machines"]
+    assert {row["cutoff_len"] for row in rows if row["fits"]} == {1024}
+
+
+def test_known_host_memory_takes_no_plan_away() -> None:
+    less, more = (compare(*_DPO_32B, "1xrtx-5090", *words) for words in ((), ("--host-ram", "256")))
+    (cheapest,) = less["machines"]
+    assert [(row["method"], row["cutoff_len"]) for row in more["machines"]] == [("lora", 2048), ("qlora", 1024)]
+    assert more["machines"][1]["money"] == cheapest["money"]
+    assert [row["method"] for row in more["plans"]] == ["lora", "qlora"]
+
+
+@every(
+    [
+        ("1xh100,1xrtx-5090 --host-ram 64", "2 machines compared, none fit\n"),
+        ("1xh100,1xrtx-5090 --host-ram 64", "1xh100-80g: fits from 70 GiB of host memory a node, 64 are given; "),
+        ("1xrtx-5090", "1 machine compared, 1 fits\n"),
+        ("1xrtx-5090 --host-ram 256", "with samples cut at 1024 tokens, of some 256 each:"),
+        ("1xrtx-5090", "note: times are for samples cut at 1024 tokens, of some 256 each"),
+        ("1xh100,1xrtx-5090", "host memory: that of a usual server is assumed; not known of rtx-5090, so that offload"),
+        ("8xh100", "as recorded by github.com/toolshedlabs-hash/gpu-price-feed on 2026-10-03"),
+        ("8xh100,8xa100 --price '2 USD'", "your 2 USD is taken for every device; --price 'h100-80g: 2 USD' is for one"),
+    ],
+)  # fmt: skip
+def test_the_text_says_what_rows_stand_for(words: str, said: str) -> None:
+    assert said in program.run("plan", *_DPO_32B, *shlex.split(words)).output
+
+
+def test_the_note_on_one_price_is_for_different_devices() -> None:
+    for words in ("4xh100,8xh100 --price '2 USD'", "8xh100,8xa100 --price 'h100: 2 USD'", "8xh100,8xa100"):
+        assert "for every device" not in program.run("plan", *_DPO_32B, *shlex.split(words)).output
 
 
 def test_the_answer_goes_on_with_the_first_machine() -> None:

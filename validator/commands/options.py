@@ -167,10 +167,12 @@ def require_price(_context: click.Context, _parameter: click.Parameter, text: st
     """Return the value of --price unchanged. Raises click.UsageError if it is not an amount with a currency, such as
     `1.99 USD`."""
     if text is not None:
-        from validator.run.recipe_arguments import parse_price  # only where one is given
+        from validator.plan.own_prices import require_currency  # only where one is given
 
-        if parse_price(text) is None:
-            raise click.UsageError(f"price `{text}` is not an amount and a currency, such as 1.99 USD")
+        try:
+            require_currency(text)
+        except RecipeError as err:
+            raise click.UsageError(str(err)) from None
     return text
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,8 +25,9 @@ from validator.plan import answer as planner
 from validator.plan import other_machines, rented_machines
 from validator.plan.answer import Answer, matching_recipe
 from validator.plan.new_recipe import PLANNED_STAGES
+from validator.plan.own_prices import OwnPrices, read_own_prices
 from validator.plan.plan_json import answer_rows
-from validator.plan.rented_machines import MachineOffer, OwnPrices, RentalQuestion
+from validator.plan.rented_machines import MachineOffer, RentalQuestion
 from validator.recipe.atomic_write import require_new_file
 from validator.recipe.recipe_file import RECIPE_SUFFIXES
 from validator.recipe.safe_read import expand_home
@@ -94,18 +96,18 @@ def _require_known_machines(_context: click.Context, _parameter: click.Parameter
 def _read_own_prices(_context: click.Context, _parameter: click.Parameter, text: str | None) -> OwnPrices | None:
     """Return the prices that --price gives. Raises click.UsageError if it is neither a price nor a file of prices."""
     try:
-        return rented_machines.read_own_prices(text) if text is not None else None
+        return read_own_prices(text) if text is not None else None
     except RecipeError as err:
         raise click.UsageError(str(err)) from None
 
 
-def _compare_machines(question: RentalQuestion, names: Sequence[str]) -> list[MachineOffer]:
-    """Return what each of the machines offers, cheapest first. If nothing fits one server, two and four are
-    compared, too."""
-    offers = worker_pool.map_in_processes(question.offer, names)
-    if not any(offer.fits for offer in offers):
-        offers += worker_pool.map_in_processes(question.offer, rented_machines.several_servers(names))
-    return rented_machines.order_offers(offers, question.prices)
+def _compare_machines(question: RentalQuestion, machines: str) -> list[MachineOffer]:
+    """Return what each of the machines that --machines names offers, cheapest first. If nothing fits one server, two
+    and four with the devices that are named without a number are compared, too."""
+    offers = worker_pool.map_in_processes(question.offers, rented_machines.machines_to_compare(machines))
+    if not any(offer.fits for found in offers for offer in found):
+        offers += worker_pool.map_in_processes(question.offers, rented_machines.several_servers(machines))
+    return rented_machines.order_offers([*chain.from_iterable(offers)], question.prices)
 
 
 # Simulations beside the first two: each takes about two seconds, and most plans need fewer.
@@ -164,7 +166,7 @@ def _require_new_recipe(context: click.Context, _parameter: click.Parameter, fil
     "--price",
     metavar="P",
     callback=_read_own_prices,
-    help="Of a device and hour, such as '1.99 USD', or a file with lines such as `h100: 1.99 USD`.",
+    help="Of a device and hour: '1.99 USD', 'h100: 1.99 USD', or a file with such lines.",
 )
 @click.option("--scale", "scaled", is_flag=True, help="Also on 1, 2, 4, 8 … devices: hours and device hours of each.")
 @click.option("--fsdp", is_flag=True, help="Shard with FSDP instead of ZeRO.")
@@ -217,7 +219,7 @@ def command(
                 find_model_by_any_name(model), made_for, host_ram, cutoff_len, method, stage,
                 data.registry if data else None, network, price,
             ),
-            rented_machines.machines_to_compare(machines),
+            machines,
         )  # fmt: skip
         machine = _go_on_with(context, offers)
     text = str(machine)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from validator import escaping
-from validator.output.machines_text import machine_lines
+from validator.output.machines_text import machine_lines, notes_on_first_row
 from validator.output.terminal import columns_left_out, format_table, wrap_to_terminal
 from validator.plan.plan_json import AnswerRows, ChoiceRow, PlanRow, ScaleRow, TightRow, UpgradeRow
 from validator.wording import format_duration, format_duration_range, term_in_words, two_digits
@@ -16,7 +16,9 @@ _SCALE_COLUMNS = ("devices", "time", "device hours", "efficiency", "with", "micr
 _EFFICIENCY_NOTE = "efficiency: device hours of the fewest devices on which it fits, over those of so many"
 # What a narrow terminal does without.
 _OPTIONAL_COLUMNS = ("GiB/host", "to spare", "recommended")
-_BY_LENGTH_NOTE = "first row by mean length of samples; yours: `lmf-recipes data FILE --model M`"
+_BY_LENGTH_NOTE = (
+    "first row by mean length of samples, all of which its time spans; yours: `lmf-recipes data FILE --model M`"
+)
 _NO_REMEDY = (
     "tried one by one, none is enough: another method, shorter samples, more host memory, more or larger devices"
 )
@@ -30,8 +32,8 @@ def format_plan(rows: AnswerRows, following: Sequence[str] = ()) -> str:
     lines = [*machine_lines(rows)] if rows.machines else []
     if not (rows.machines and rows.plans):
         lines += _answer_lines(rows)
-    about = "note: first row: " if rows.machines and rows.plans else "note: "
-    lines += [line for note in rows.notes for line in wrap_to_terminal(f"{about}{note}")]
+    notes = notes_on_first_row(rows.notes) if rows.machines and rows.plans else rows.notes
+    lines += [line for note in notes for line in wrap_to_terminal(f"note: {note}")]
     lines += [f"{word}: {command}" for word, command in zip(("next", "  or"), following, strict=False)]
     return escaping.escape_lines(lines)
 

@@ -118,7 +118,7 @@ def find_answer(
     return _answer_for_model(unanswered, start, methods, lengths)
 
 
-def find_best_plan(
+def plans_on_machine(
     model: Model,
     machine: Machine,
     samples: int | None,
@@ -126,12 +126,11 @@ def find_best_plan(
     method: str | None,
     stage: str,
     own: Registry | None,
-) -> Plan | None:
-    """Return the first plan that `find_answer` finds for this model and machine, without the reasons if there is
-    none."""
+) -> list[Plan]:
+    """Return the plans that `find_answer` finds for this model and machine, without the reasons if there are none."""
     methods = _methods_to_plan(method, stage)
     start, lengths = _first_recipe(model, machine, methods[0], length, samples, stage, own)
-    return next(iter(find_plans(start, methods, lengths)), None)
+    return find_plans(start, methods, lengths)
 
 
 def _methods_to_plan(method: str | None, stage: str) -> Sequence[str]:

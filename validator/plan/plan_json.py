@@ -23,6 +23,7 @@ from validator.run.recipe_arguments import Cost
 from validator.run.simulated import PlanSimulations
 from validator.wording import four_digits, map_floats
 
+OFFLOAD_LEFT_OUT = "offload is left out, because the host's memory is not known; give --host-ram"
 # What simulations call a method -> what plans do.
 _METHODS_BY_SIMULATION = {"qlora4": "qlora"}
 
@@ -57,8 +58,9 @@ def answer_notes(answer: Answer) -> Iterator[str]:
 
 
 def _order_notes(plans: Sequence[Plan]) -> Iterator[str]:
-    """Yield why the first plan is not the soonest one, if it is not."""
-    sooner = [plan for plan in plans[1:] if plan.hours and plan.expected_time < plans[0].expected_time]
+    """Yield why the first plan is not the soonest one of those for samples as long, if it is not."""
+    alike = [plan for plan in plans[1:] if plan.draft.length == plans[0].draft.length]
+    sooner = [plan for plan in alike if plan.hours and plan.expected_time < plans[0].expected_time]
     if sooner:
         methods = ", ".join(dict.fromkeys(plan.draft.method for plan in sooner))
         error = f"less than {ABOUT_EQUAL_RATIO - 1:.0%}, which is within the error of the times"
@@ -75,7 +77,7 @@ def _machine_notes(machine: Machine) -> Iterator[str]:
         shared = "device and host share one memory: GiB/device counts both, and offload would gain nothing"
         yield f"{shared}; a machine that runs out of it may hang"
     if machine.host_ram_gib is None:
-        yield "offload is left out, because the host's memory is not known; give --host-ram"
+        yield OFFLOAD_LEFT_OUT
 
 
 def _simulation_notes(answer: Answer, planned: PlanSimulations) -> Iterator[str]:

@@ -4,19 +4,22 @@ user's own."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from validator.errors import RecipeError
 from validator.knowledge import devices, prices
-from validator.knowledge.devices import Machine
+from validator.knowledge.devices import Device, Machine
 from validator.knowledge.models import Model
 from validator.physics import Band
-from validator.plan.answer import find_best_plan, read_machine
-from validator.recipe.safe_read import path_kind, read_yaml
+from validator.physics.estimate import GIB
+from validator.plan.answer import plans_on_machine, read_machine
+from validator.plan.own_prices import OwnPrices
+from validator.plan.search import Plan
 from validator.run.dataset_registry import Registry
-from validator.run.recipe_arguments import Cost, Price, parse_price
+from validator.run.prediction import predict
+from validator.run.recipe_arguments import Cost, Price
 from validator.wording import four_digits, map_floats
 
 ALL_MACHINES = "all"
@@ -24,50 +27,8 @@ ALL_MACHINES = "all"
 _COUNTS = (1, 2, 4, 8, 16)
 # Full servers that are compared where nothing fits one of them.
 _NODES = (2, 4)
-
-
-@dataclass(frozen=True)
-class OwnPrices:
-    """Prices that the user gives. `text`: the value of --price. `of_all`: the price of every device. `of_device`:
-    prices by device id, from a file."""
-
-    text: str
-    of_all: Price | None = None
-    of_device: Mapping[str, Price] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return self.text
-
-    def price(self, device: str) -> Price | None:
-        """Return the user's price of the device with this id; None if there is none."""
-        return self.of_all or self.of_device.get(device)
-
-
-def read_own_prices(text: str) -> OwnPrices:
-    """Return the prices that --price gives: one price, or a YAML or JSON file with a price for each device, such as
-    `h100: 2.10 USD`. Raises RecipeError if the text is no price and no such file."""
-    if price := parse_price(text):
-        return OwnPrices(text, price)
-    if path_kind(text) != "file":
-        raise RecipeError(
-            f"price `{text}` is not an amount and a currency, such as 1.99 USD, nor a file of such prices"
-        )
-    try:
-        entries = read_yaml(text)
-    except RecipeError as err:
-        raise RecipeError(f"{text}: {err}") from None
-    if not isinstance(entries, Mapping) or not entries:
-        raise RecipeError(f"{text}: it holds no prices; write a line for each device, such as `h100: 2.10 USD`")
-    found: dict[str, Price] = {}
-    for name, value in entries.items():
-        price = parse_price(value)
-        if price is None:
-            raise RecipeError(f"{text}: `{name}: {value}` is not an amount and a currency, such as `{name}: 1.99 USD`")
-        try:
-            found[devices.find_device(str(name))[0].id] = price
-        except RecipeError as err:
-            raise RecipeError(f"{text}: {err}") from None
-    return OwnPrices(text, None, found)
+# Main memory that is never too little.
+_PLENTY_GIB = 1e6
 
 
 class RentalPrice(NamedTuple):
@@ -86,22 +47,33 @@ class RentalPrice(NamedTuple):
 
 @dataclass(frozen=True)
 class MachineOffer:
-    """A machine and the first plan for it, as `plan --machine` finds it. `zero`: its DeepSpeed file. `price`: None if
-    no price of the device is known. `money`: the cost of all device hours. What describes the plan is None if nothing
-    fits."""
+    """A machine and a plan for it, as `plan --machine` finds it: the first plan, or the first for shorter samples.
+    `host_ram_gib`: main memory of a node; None if not known. `assumes_host_ram`: it is that of a usual server. `zero`:
+    the plan's DeepSpeed file. `mean_tokens`: the mean length of the samples that `hours` belong to. `price`: None if no
+    price of the device is known. `money`: the cost of all device hours. What describes the plan is None if nothing
+    fits. `host_gib_needed`: the main memory with which something would fit, if what the user gives is too little."""
 
     machine: str
     devices: int
     fits: bool
     price: RentalPrice | None
+    host_ram_gib: float | None
+    assumes_host_ram: bool
     method: str | None = None
     zero: str | None = None
     micro_batch: int | None = None
     cutoff_len: int | None = None
+    mean_tokens: int | None = None
     device_gib: float | None = None
     hours: Band | None = None
     device_hours: float | None = None
     money: Cost | None = None
+    host_gib_needed: int | None = None
+
+    @property
+    def device(self) -> Device:
+        """The device that the machine has."""
+        return devices.parse_machine(self.machine).device
 
 
 @dataclass(frozen=True)
@@ -118,29 +90,51 @@ class RentalQuestion:
     network: str | None
     prices: OwnPrices | None
 
-    def offer(self, name: str) -> MachineOffer:
-        """Return the first plan for the machine of this name, and what it costs."""
+    def offers(self, name: str) -> list[MachineOffer]:
+        """Return the first plan for the machine of this name, and the first for shorter samples if there is one, with
+        their costs."""
         machine = read_machine(name, self.host_ram_gib)._replace(network=self.network)
-        plan = find_best_plan(self.model, machine, self.samples, self.length, self.method, self.stage, self.own)
-        price = rental_price(machine.device.id, self.prices)
-        if plan is None:
-            return MachineOffer(str(machine), machine.world, False, price)
-        hours = plan.hours
-        cost = Price(price.amount, price.currency).of(machine.world, hours) if price and hours else None
-        return MachineOffer(
+        plans = self._plans(machine)
+        shorter = [plan for plan in plans if plan.draft.length < plans[0].draft.length]
+        bare = MachineOffer(
             machine=str(machine),
             devices=machine.world,
-            fits=True,
-            price=price,
-            method=plan.draft.method,
-            zero=plan.draft.sharding,
-            micro_batch=plan.draft.micro_batch,
-            cutoff_len=plan.draft.length,
-            device_gib=round(plan.device_gib, 1),
-            hours=map_floats(hours, four_digits),
-            device_hours=four_digits(four_digits(hours.expected) * machine.world) if hours else None,
-            money=map_floats(cost, four_digits),
+            fits=bool(plans),
+            price=rental_price(machine.device.id, self.prices),
+            host_ram_gib=machine.host_ram_gib,
+            assumes_host_ram=machine.has_usual_ram,
+            host_gib_needed=None if plans else self._host_gib_needed(machine),
         )
+        return [_offer_of_plan(bare, plan) for plan in (*plans[:1], *shorter[:1])] or [bare]
+
+    def _plans(self, machine: Machine) -> list[Plan]:
+        return plans_on_machine(self.model, machine, self.samples, self.length, self.method, self.stage, self.own)
+
+    def _host_gib_needed(self, machine: Machine) -> int | None:
+        """Return the main memory with which something fits; None if the user gives none, or more does not help."""
+        if self.host_ram_gib is None:
+            return None
+        plans = self._plans(machine._replace(host_ram_gib=_PLENTY_GIB))
+        needs = (found.high for plan in plans if (found := predict(plan.draft.run).host_memory))
+        return min((math.ceil(each / GIB) for each in needs), default=None)
+
+
+def _offer_of_plan(bare: MachineOffer, plan: Plan) -> MachineOffer:
+    """Return the offer of a machine with what describes its plan."""
+    price, hours, lengths = bare.price, plan.hours, plan.draft.lengths
+    cost = Price(price.amount, price.currency).of(bare.devices, hours) if price and hours else None
+    return replace(
+        bare,
+        method=plan.draft.method,
+        zero=plan.draft.sharding,
+        micro_batch=plan.draft.micro_batch,
+        cutoff_len=plan.draft.length,
+        mean_tokens=round(sum(lengths) / len(lengths)) if lengths else None,
+        device_gib=round(plan.device_gib, 1),
+        hours=map_floats(hours, four_digits),
+        device_hours=four_digits(four_digits(hours.expected) * bare.devices) if hours else None,
+        money=map_floats(cost, four_digits),
+    )
 
 
 def rental_price(device: str, own: OwnPrices | None) -> RentalPrice | None:
@@ -169,63 +163,78 @@ def _machines_of_word(word: str) -> Iterator[str]:
         yield from (name for device in chosen for name in _machines_of(Machine(1, 1, device)))
         return
     machine = read_machine(word, None)
+    yield from (str(machine),) if _has_number(word) else _machines_of(machine)
+
+
+def _has_number(word: str) -> bool:
+    """True if a word of --machines says how many devices: it is no device, vendor or `all` then."""
+    if word.lower() in {ALL_MACHINES, *(devices.find_device(key)[0].vendor for key in devices.device_ids())}:
+        return False
     try:
         devices.find_device(word)
     except RecipeError:  # a number stands before or behind the device
-        yield str(machine)
-    else:
-        yield from _machines_of(machine)
+        return True
+    return False
 
 
 def _machines_of(one: Machine) -> Iterator[str]:
     yield from (str(one._replace(devices=count)) for count in _COUNTS if count <= one.device.server_devices)
 
 
-def several_servers(names: Iterable[str]) -> list[str]:
-    """Return two and four full servers with each of the devices of these machines, for a model that fits no single
-    one."""
-    full = {devices.parse_machine(name).device.id: devices.parse_machine(name).device for name in names}
+def several_servers(text: str) -> list[str]:
+    """Return two and four full servers with each device that --machines names without a number, for a model that fits
+    no single server."""
+    words = (word for part in text.split(",") if (word := part.strip()) and not _has_number(word))
+    machines = (devices.parse_machine(name) for word in words for name in _machines_of_word(word))
+    full = {machine.device.id: machine.device for machine in machines}
     large = [device for device in full.values() if device.server_devices >= _COUNTS[-2]]
     return [str(Machine(nodes, device.server_devices, device)) for device in large for nodes in _NODES]
 
 
 def order_offers(offers: Iterable[MachineOffer], own: OwnPrices | None) -> list[MachineOffer]:
-    """Return the offers, cheapest first. Behind them come machines without a price or without known hours, the soonest
-    first, and machines on which nothing fits. Costs in different currencies are not compared: those in a currency of
-    the user's own prices come first."""
+    """Return the offers, cheapest first. Those for shorter samples than others come behind these, because their hours
+    belong to other samples. Machines without a price or without known hours come after those with a cost, the soonest
+    first, and machines on which nothing fits last. Costs in different currencies are not compared: those in a currency
+    of the user's own prices come first."""
     mine = [price.currency for price in ([own.of_all] if own and own.of_all else own.of_device.values() if own else ())]
 
-    def order(offer: MachineOffer) -> tuple[bool, bool, int, float, float]:
+    def order(offer: MachineOffer) -> tuple[bool, int, bool, int, float, float]:
         currency = offer.money.currency if offer.money else ""
         rank = mine.index(currency) if currency in mine else len(mine)
         cost, hours = (offer.money.expected if offer.money else 0.0), offer.hours.expected if offer.hours else math.inf
-        return not offer.fits, offer.money is None, rank, cost, hours
+        return not offer.fits, -(offer.cutoff_len or 0), offer.money is None, rank, cost, hours
 
     return sorted(offers, key=order)
 
 
 def offers_to_show(ordered: Sequence[MachineOffer]) -> list[MachineOffer]:
     """Return the offers of a long list that help to choose, in the given order: those with a cost that no other offer
-    in their currency beats in both cost and hours, and the cheapest machine with each common device."""
-    soonest: dict[str, float] = {}
+    for samples as long beats in both cost and hours, and the cheapest machine with each common device."""
     kinds: set[str] = set()
-    chosen = []
+    chosen: list[MachineOffer] = []
     for offer in ordered:
         if offer.money is None or offer.hours is None:
             continue
-        device = devices.parse_machine(offer.machine).device
-        is_sooner = offer.hours.expected < soonest.get(offer.money.currency, math.inf)
-        if is_sooner or (device.common and device.id not in kinds):
+        device = offer.device
+        if (device.common and device.id not in kinds) or not any(_beats(other, offer) for other in chosen):
             chosen.append(offer)
         kinds.add(device.id)
-        soonest[offer.money.currency] = min(offer.hours.expected, soonest.get(offer.money.currency, math.inf))
     return chosen
 
 
+def _beats(earlier: MachineOffer, offer: MachineOffer) -> bool:
+    """True if an offer that stands earlier, so for samples at least as long, is no dearer and no later."""
+    if not (earlier.money and offer.money and earlier.hours and offer.hours):
+        return False
+    no_dearer = earlier.money.currency == offer.money.currency and earlier.money.expected <= offer.money.expected
+    return no_dearer and earlier.hours.expected <= offer.hours.expected
+
+
 def unpriced_offers(ordered: Sequence[MachineOffer]) -> list[MachineOffer]:
-    """Return for each common device without a price the offer with the fewest devices that fits."""
-    fewest: dict[str, MachineOffer] = {}
-    for offer in sorted(ordered, key=lambda offer: offer.devices):
-        if offer.fits and offer.price is None and (device := devices.parse_machine(offer.machine).device).common:
-            fewest.setdefault(device.id, offer)
-    return [offer for offer in ordered if offer in fewest.values()]
+    """Return for each common device without a price the offer that is done soonest; where hours are not known, that
+    with the fewest devices."""
+    soonest: dict[str, MachineOffer] = {}
+    for offer in sorted(ordered, key=lambda each: (each.hours.expected if each.hours else math.inf, each.devices)):
+        if offer.fits and offer.price is None and (device := offer.device).common:
+            soonest.setdefault(device.id, offer)
+    return [offer for offer in ordered if offer in soonest.values()]

@@ -34,6 +34,8 @@ PLANNED_METHODS = ("lora", "full", "qlora")
 METHODS_BY_STAGE = {"pt": ("full", "lora", "qlora")}
 ADAPTER_METHODS = ("lora", "qlora")
 SPEED_CLASSES = ("fastest", "fast", "medium", "slow", "slowest")
+# Classes in which every step waits for host memory.
+_HOST_MEMORY_CLASSES = ("slow", "slowest")
 USUAL_LENGTHS = (2048, 1024, 512)
 _OVERHEAD_TERMS = (
     TimeTerm.KERNEL_LAUNCHES,
@@ -138,19 +140,32 @@ class Plan:
 
 def find_plans(start: NewRecipe, methods: Sequence[str], lengths: Sequence[int]) -> list[Plan]:
     """Return one or two plans for each method that fit and pass `check`, best first. The lengths are tried in the given
-    order; plans are made for the first length at which any method fits. A method that `check` accepts only with an
-    earlier transformers is planned for that release."""
+    order; plans are made for the first length at which any method fits. Where all of these fetch weights or update them
+    in host memory, plans without that for the next length at which there are any stand behind them."""
+    longest: list[Plan] = []
     for length in lengths:
-        plans: list[Plan] = []
-        for method in methods:
-            draft = replace(start, method=method, length=length)
-            found = [*_fastest_plans(draft)]
-            if not found and (older := on_older_transformers(draft)):
-                found = [*_fastest_plans(older)]
-            plans += found
-        if plans:
-            return _rank_plans(plans, methods)
-    return []
+        found = _plans_at_length(start, methods, length)
+        plans = _rank_plans(found, methods) if found else []
+        without_host = [plan for plan in plans if plan.speed not in _HOST_MEMORY_CLASSES]
+        if longest and without_host:
+            return [*longest, *without_host]
+        if without_host:
+            return plans
+        longest = longest or plans
+    return longest
+
+
+def _plans_at_length(start: NewRecipe, methods: Sequence[str], length: int) -> list[Plan]:
+    """Return one or two plans of each method for this length. A method that `check` accepts only with an earlier
+    transformers is planned for that release."""
+    plans: list[Plan] = []
+    for method in methods:
+        draft = replace(start, method=method, length=length)
+        found = [*_fastest_plans(draft)]
+        if not found and (older := on_older_transformers(draft)):
+            found = [*_fastest_plans(older)]
+        plans += found
+    return plans
 
 
 def _rank_plans(plans: Sequence[Plan], methods: Sequence[str]) -> list[Plan]:
