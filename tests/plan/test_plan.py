@@ -415,7 +415,8 @@ def test_one_process_loads_samples_where_the_hosts_memory_is_short(host: str, wo
 def test_samples_are_cut_shorter_only_where_nothing_else_fits() -> None:
     words = ("--model", "gemma3-12b", "--machine", "8xascend-910b-32g", "--host-ram", "100")
     short = plans(*words)["plans"]
-    assert {row["cutoff_len"] for row in short} == {1024}
+    assert short[0]["cutoff_len"] == 1024
+    assert {row["cutoff_len"] for row in short if row["speed"] in ("slow", "slowest")} == {1024}
     assert all("samples cut at 1024 tokens" in row["gives_up"] for row in short)
     assert plans(*words, "--cutoff-len", "2048")["plans"] == []
 
