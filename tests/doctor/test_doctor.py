@@ -45,7 +45,8 @@ def devices(result: Result) -> str:
 
 def test_a_login_node_alone_is_no_fault() -> None:
     result = doctor()
-    assert devices(result).startswith("ok ")
+    assert devices(result).startswith("note ")
+    assert result.exit_code == 0
 
 
 def test_a_login_node_is_no_place_for_a_run() -> None:
@@ -59,12 +60,12 @@ def test_a_recipe_for_another_machine_is_not_held_against_this_one(monkeypatch: 
     monkeypatch.setattr(host, "memory_gib", lambda _root=None: 1.0)
     told = json.loads(doctor(str(ROOT / "recipes" / "qwen32b-910b-lora.yaml"), "--format", "json").output)
     lines = {line["what"]: line for line in told["lines"]}
-    assert {"devices", "driver", "main memory", "processors", "/dev/shm"} <= {*told["not_looked_at"]}
-    assert [lines[name]["state"] for name in ("processors", "main memory", "devices")] == ["ok", "ok", "error"]
-    assert not lines["main memory"]["wanted"]
+    assert {"driver", "main memory", "processors", "/dev/shm"} <= {*told["not_looked_at"]}
+    assert lines.keys().isdisjoint(told["not_looked_at"])
+    assert lines["devices"]["state"] == "error"
     assert [lines[name]["state"] for name in ("torch_npu", "CANN")] == ["error", "error"]
     text = doctor(str(ROOT / "recipes" / "qwen32b-910b-lora.yaml")).output
-    assert "\nnot looked at, as this is another machine: devices, driver" in text
+    assert "\nnot looked at, as this is another machine: driver, device files" in text
     monkeypatch.setenv("PATH", str(RECORDED / "npu-smi-8x910b2"))
     assert "not looked at" not in doctor(str(ROOT / "recipes" / "qwen32b-910b-lora.yaml")).output
 

@@ -45,7 +45,7 @@ def told(lines: list[CheckResult]) -> list[str]:
     ("folder", "state", "says", "remedy"),
     [
         ("nvidia-smi-8xa100", "ok", "8 x NVIDIA A100-SXM4-80GB (a100-80g)", ""),
-        ("none", "ok", "this machine shows no device", ""),
+        ("none", "note", "this machine shows no device", ""),
         ("nvidia-smi-mismatch", "error", "Driver/library version mismatch; NVML library version: 570.124", "reboot"),
         ("nvidia-smi-no-driver", "error", "couldn't communicate with the NVIDIA driver", "sudo modprobe nvidia"),
         ("npu-smi-used", "error", "the device is used. ret is -8020", "another container holds the devices"),

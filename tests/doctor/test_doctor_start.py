@@ -52,7 +52,7 @@ def told(lines: Iterator[CheckResult]) -> list[str]:
     ("text", "machine", "says"),
     [
         (None, None, ["ok: recipe: nothing is wrong with it"]),
-        (None, "1xrtx-4090", ["ok: recipe: `check` has 1 warning"]),
+        (None, "1xrtx-4090", ["note: recipe: `check` has 1 warning"]),
         (None, "1xt4-16g", ["error: recipe: the run needs", "error: recipe: t4-16g has no bf16"]),
         ("a: [1\n", None, ["error: recipe: not valid YAML"]),
         ("# nothing\n", None, ["error: recipe: holds no key"]),

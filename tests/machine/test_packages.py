@@ -83,6 +83,32 @@ def test_nothing_is_said_where_llamafactory_is_elsewhere(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
+    ("settings", "installed", "command"),
+    [
+        ("", {}, "pip install llamafactory==0.9.5"),
+        ("enable_liger_kernel: true", {}, "pip install llamafactory==0.9.5 liger-kernel"),
+        ("enable_liger_kernel: true", {"liger_kernel": "0.6"}, "pip install llamafactory==0.9.5"),
+        (
+            "enable_liger_kernel: true\nquantization_bit: 4",
+            {},
+            "pip install llamafactory==0.9.5 bitsandbytes liger-kernel",
+        ),
+        ("deepspeed: deepspeed/ds_z2.json", {}, "pip install llamafactory==0.9.5 'deepspeed<=0.18.4'"),
+        ("flash_attn: fa2", {}, "pip install llamafactory==0.9.5"),  # without which the run goes on
+        ("optim: adamw_apex_fused", {}, "pip install llamafactory==0.9.5"),  # which is built from its source
+    ],
+)
+def test_without_llamafactory_one_command_installs_all(
+    settings: str, installed: dict[str, str], command: str, tmp_path: Path
+) -> None:
+    run = resolve(parse_recipe("recipe.yaml", f"{MODEL}{settings}\n"))
+    there = site(tmp_path, installed) if installed else (str(tmp_path),)
+    [line] = package_checks.check_packages(run, CheckContext(site_packages=there))
+    assert (line.state, line.found) == ("error", "llamafactory is not installed")
+    assert sorted(line.remedy.split()) == sorted(command.split())
+
+
+@pytest.mark.parametrize(
     ("settings", "installed", "state", "says"),
     [
         ("predict_with_generate: true", {}, "error", "that are not installed: pip install jieba nltk rouge-chinese"),

@@ -14,13 +14,13 @@ from validator.launch.device_allocation import DeviceAllocation
 from validator.machine.this_machine import ThisMachine
 from validator.run.settings import RunSettings
 
-State = Literal["ok", "warning", "error"]
+State = Literal["ok", "note", "warning", "error"]
 
 
 class CheckResult(NamedTuple):
     """One line of doctor's output. `what` is the subject, `found` the finding, `wanted` what the run needs, `remedy`
     the advice; the last two may be empty. The state `error` means that the run would fail. `warning` means that the run
-    may fail, or may behave differently than intended."""
+    may fail, or may behave differently than intended. `note` means that something is worth knowing and no fault."""
 
     state: State
     what: str

@@ -73,7 +73,7 @@ def check_devices(run: RunSettings | None, context: CheckContext) -> Iterator[Ch
         is_error = _NOT_IN_CATALOGUE not in context.driver_error and (recipe_machine or run is None)
         yield result("error" if is_error else "warning", context.driver_error, recipe_machine, remedy)
     elif context.machine is None:
-        yield _no_device(context.root, recipe_machine)
+        yield _no_device(run, context.root, recipe_machine)
     elif context.allocation_error:
         yield error(context.allocation_error, recipe_machine)
     else:
@@ -92,14 +92,16 @@ def check_devices(run: RunSettings | None, context: CheckContext) -> Iterator[Ch
         yield from check_device_memory(run, context)
 
 
-def _no_device(root: Path, recipe_machine: str) -> CheckResult:
+def _no_device(run: RunSettings | None, root: Path, recipe_machine: str) -> CheckResult:
     for driver in vendor_drivers().values():
         if file := next(root.glob(driver.device_files), None):
             found = f"/{file.relative_to(root)} is there, but {driver.tool} is not installed"
             return warning(found, recipe_machine, driver.tool_remedy)
     there = "on a compute node, such as by `srun`" if host.has_slurm() else "on that machine"
     remedy = f"run `lmf-recipes doctor` {there}" if recipe_machine else ""
-    return result("error" if recipe_machine else "ok", "this machine shows no device", recipe_machine, remedy)
+    if run and not recipe_machine:
+        return ok("this machine shows no device, and the run needs none")
+    return result("error" if recipe_machine else "note", "this machine shows no device", recipe_machine, remedy)
 
 
 def shows_no_device(context: CheckContext) -> bool:

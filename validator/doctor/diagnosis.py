@@ -56,9 +56,11 @@ CHECKS: dict[str, Check] = {
     "InfiniBand": network_checks.check_infiniband,
     "proxy": hub_checks.check_proxy,
 }
-# What these say holds for the machine that doctor runs on, which is not compared with a run that is for another.
-_OF_THIS_MACHINE = ("processors", "main memory", "/dev/shm", "limits", "output folder")
-_OF_DEVICES = ("devices", "driver", "device files", "health", "processes")
+# What these say holds for the machine that doctor runs on, and nothing of another one that the run is for.
+_OF_THIS_MACHINE = (
+    *("driver", "device files", "health", "processes"),
+    *("processors", "main memory", "/dev/shm", "limits", "output folder"),
+)
 # Seconds for all checks, which run at once: nvidia-smi alone may take 30, and a dead network file system answers never.
 _TIMEOUT_SECONDS = 40.0
 
@@ -66,13 +68,15 @@ _TIMEOUT_SECONDS = 40.0
 def run_checks(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Run all checks at the same time, and yield their results in the order of `CHECKS`. A check that raises an error
     or exceeds the time limit yields a warning instead. The thread of a check that exceeds the limit keeps running in
-    the background. `run` is None if doctor has no recipe."""
+    the background. `run` is None if doctor has no recipe. What is only of this machine is left out if the run is for
+    another one."""
     pool = ThreadPoolExecutor(len(CHECKS))
-    elsewhere = _is_for_another_machine(context)
-    running = {}
-    for name, check in CHECKS.items():
-        judged = None if elsewhere and name in _OF_THIS_MACHINE else run
-        running[name] = pool.submit(lambda check, judged: [*check(judged, context)], check, judged)
+    left_out = _not_looked_at(context)
+    running = {
+        name: pool.submit(lambda check: [*check(run, context)], check)
+        for name, check in CHECKS.items()
+        if name not in left_out
+    }
     wait(running.values(), _TIMEOUT_SECONDS)
     pool.shutdown(wait=False, cancel_futures=True)
     for name, future in running.items():
@@ -85,9 +89,11 @@ def run_checks(run: RunSettings | None, context: CheckContext) -> Iterator[Check
             yield CheckResult("warning", name, f"could not be looked at: {err}")
 
 
-def _is_for_another_machine(context: CheckContext) -> bool:
-    """True if the recipe, or `--machine`, names devices and this machine shows no sign of any."""
-    return context.recipe_machine is not None and device_checks.shows_no_device(context)
+def _not_looked_at(context: CheckContext) -> tuple[str, ...]:
+    """Return the names of the checks that say nothing here, because the recipe, or `--machine`, names devices and this
+    machine shows no sign of any."""
+    is_elsewhere = context.recipe_machine is not None and device_checks.shows_no_device(context)
+    return _OF_THIS_MACHINE if is_elsewhere else ()
 
 
 @dataclass(frozen=True)
@@ -128,9 +134,8 @@ def examine(document: Document | None, machine: str | None = None) -> Diagnosis:
     states = [line.state for line in lines]
     path = document.path if document else None
     name = str(run.machine) if run and run.machine else None
-    unseen = (*_OF_DEVICES, *_OF_THIS_MACHINE) if _is_for_another_machine(context) else ()
     errors, warnings = states.count("error"), states.count("warning")
-    return Diagnosis(platform.node(), path, name, tuple(lines), errors, warnings, unseen)
+    return Diagnosis(platform.node(), path, name, tuple(lines), errors, warnings, _not_looked_at(context))
 
 
 def run_and_context(document: Document, machine: str | None) -> tuple[RunSettings, CheckContext]:

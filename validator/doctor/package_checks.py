@@ -13,6 +13,7 @@ from validator.escaping import shell_join
 from validator.knowledge import node_environment, releases
 from validator.knowledge.chat_templates import registering_factories
 from validator.knowledge.tables import yaml_table
+from validator.launch.local_launch import install_command
 from validator.machine import installed_packages
 from validator.machine.installed_packages import InstalledPackages, find_installed, normalize_name
 from validator.run import needed_packages
@@ -151,7 +152,7 @@ def check_packages(run: RunSettings | None, context: CheckContext) -> Iterator[C
     packages = find_installed(context.site_packages)
     if "llamafactory" not in packages.all_versions:
         requirement = f"llamafactory {run.releases.required_pairs[0][0] if run else releases.newest_pair()[0]}"
-        remedy = f"pip install {requirement.replace(' ', '==')}"
+        remedy = install_command(run, packages) if run else f"pip install {requirement.replace(' ', '==')}"
         yield result("error" if run else "warning", "llamafactory is not installed", requirement, remedy)
         return
     if not installed_packages.has_packaging():

@@ -170,7 +170,7 @@ def check_recipe(document: Document, machine: str | None, host_ram_gib: float | 
     warnings = report.count(Severity.WARNING)
     if warnings:
         command = f"`lmf-recipes check {shell_quote(document.path)}` shows them" if document.path != "-" else ""
-        yield ok(f"`check` has {warnings} {plural(warnings, 'warning')}", "", command, what="recipe")
+        yield result("note", f"`check` has {warnings} {plural(warnings, 'warning')}", "", command, what="recipe")
     elif not errors:
         yield ok("nothing is wrong with it", what="recipe")
 

@@ -23,12 +23,13 @@ from types import FrameType, MappingProxyType
 from typing import IO
 
 from validator.errors import RecipeError
+from validator.escaping import shell_join
 from validator.knowledge import releases
 from validator.machine import host, nvidia
-from validator.machine.installed_packages import find_installed
+from validator.machine.installed_packages import InstalledPackages, find_installed
 from validator.processes import communicate_in_turns, handle_end_signals
 from validator.recipe import atomic_write, safe_read
-from validator.run import checkpoints, launch_command, training_time
+from validator.run import checkpoints, launch_command, needed_packages, training_time
 from validator.run.launch_command import RENDEZVOUS_VARIABLES, Launch, ProcessSpec
 from validator.run.settings import RunSettings
 
@@ -102,8 +103,7 @@ def check_launchable(launch: Launch, nodes: int) -> None:
     if shutil.which("llamafactory-cli") is None:
         if find_installed().versions(["llamafactory"]):
             raise RecipeError("llamafactory-cli is not on PATH; activate the environment that it is installed in")
-        release = launch.run.releases.required_pairs[0][0]
-        raise RecipeError(f"llamafactory-cli is not installed here: pip install llamafactory=={release}")
+        raise RecipeError(f"llamafactory-cli is not installed here: {install_command(launch.run, find_installed())}")
     variables = rendezvous_env(nodes)
     elastic = launch.launcher != "accelerate" and "RDZV_ID" in os.environ
     if nodes > 1 and "NODE_RANK" not in variables and not elastic:
@@ -112,6 +112,20 @@ def check_launchable(launch: Launch, nodes: int) -> None:
         raise RecipeError(f"{needed}; `lmf-recipes submit` has a scheduler start all nodes")
     if nodes > 1 and "MASTER_ADDR" not in variables:
         raise RecipeError(f"a run on {nodes} nodes needs MASTER_ADDR, the address of node 0, in the environment")
+
+
+def install_command(run: RunSettings, packages: InstalledPackages) -> str:
+    """Return the pip command for LLaMA-Factory and for what else a run would stop without, as far as it is not
+    installed. Packages that need more than pip are left out."""
+    needed = [each for each in needed_packages.needed_packages(run) if each.dies != needed_packages.NEVER]
+    installed = packages.versions(each.package for each in needed)
+    missing = [
+        needed_packages.pip_requirement(each, run)
+        for each in needed
+        if not each.install and each.package not in installed and not (each.module and packages.has_module(each.module))
+    ]
+    release = run.releases.required_pairs[0][0]
+    return shell_join(["pip", "install", *dict.fromkeys([f"llamafactory=={release}", *missing])])
 
 
 @contextmanager
