@@ -77,6 +77,10 @@ def test_a_missing_launcher_refuses_the_start(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(local_launch, "check_can_start", refuse)
     code, said, _ = summary()
     assert (code, said["start"]) == (1, "would be refused: llamafactory-cli is not installed here")
+    Path("x.yaml").write_text(RECIPE.replace("bf16: true\n", ""))
+    started = program.run("train", "x.yaml", "use_cpu=true")
+    assert "llamafactory-cli is not installed here" in str(started.exception)
+    assert not Path("saves").exists(), "a start that is refused leaves no folder"
 
 
 def test_what_is_in_the_cache_or_a_folder_is_not_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,3 +53,27 @@ def test_a_pipe_is_opened_at_once_and_bytes_are_as_they_are(tmp_path: Path) -> N
     for error, name in ((OSError, "none"), (ValueError, "\0")):
         with pytest.raises(error):
             safe_read.open_without_waiting(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("data/../chats.jsonl", "chats.jsonl"),
+        ("data/../absent.jsonl", "absent.jsonl"),
+        ("data/sub/../../chats.jsonl", "chats.jsonl"),
+        ("data/sub/../x.jsonl", "data/x.jsonl"),
+        ("link/../chats.jsonl", "link/../chats.jsonl"),  # which is data/chats.jsonl
+        ("nowhere/../chats.jsonl", "nowhere/../chats.jsonl"),  # which the system does not find
+        ("data/..", "data/.."),
+        ("data/\0/../x.jsonl", "data/\0/../x.jsonl"),
+        ("data/x.jsonl", "data/x.jsonl"),
+    ],
+)
+def test_a_path_is_shown_without_a_detour(
+    written: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("data/sub").mkdir(parents=True)
+    Path("chats.jsonl").touch()
+    Path("link").symlink_to("data/sub")
+    assert str(safe_read.without_detour(Path(written))) == shown

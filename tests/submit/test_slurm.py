@@ -285,6 +285,7 @@ def test_what_sbatch_refuses_is_told_in_one_line(
     said, told = str(caught.value), f"sbatch refuses the job: sbatch: error: {' '.join(words.split())}"
     assert said.startswith(told + hint)
     assert hint or said == told
+    assert not (tmp_path / "saves").exists(), "a job that is refused leaves no folder"
 
 
 def test_a_trial_that_may_pass_does_not_stop_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

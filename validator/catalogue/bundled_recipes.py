@@ -4,6 +4,7 @@ the argument RECIPE of a command stands."""
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from validator.run.settings import RunSettings, resolve
 
 # Folders of the catalogue.
 RECIPES_FOLDER, DEEPSPEED_FOLDER = "recipes", "deepspeed"
+_SETTING = re.compile(r"[\w.]+=")  # begins so: KEY=VALUE
 
 
 class HoursRange(NamedTuple):
@@ -267,10 +269,19 @@ def words_as_typed(words: Sequence[str]) -> list[str]:
     return [recipe.stem, *(word for word in words[1:] if word not in own)]
 
 
+def catalogue_note(word: str) -> str:
+    """Return a sentence which says that a path, such as recipes/NAME.yaml, leads to no file and stands for the
+    catalogue's recipe. The text is empty for a mere name, and for a file that exists."""
+    name = None if word == Path(word).stem or os.access(word, os.F_OK) else find_recipe_name(word)
+    return f"taken: the catalogue's recipe `{name}`, as there is no file `{word}` here" if name else ""
+
+
 def open_recipe(recipe: str) -> Document:
-    """Return the recipe for which the argument RECIPE of a command stands. Never raises: `problems` of the document
-    says what is wrong."""
+    """Return the recipe for which a path of the command `check` stands. Never raises: `problems` of the document says
+    what is wrong."""
     try:
+        if _SETTING.match(recipe):
+            raise RecipeError(f"`{recipe}` is no file; `check` takes no KEY=VALUE, `explain` and `train` do")
         path, overrides = locate_file(recipe)
     except RecipeError as err:
         return Document(recipe, problems=[Diagnostic("LOA001", Severity.ERROR, str(err))])

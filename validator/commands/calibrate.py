@@ -10,7 +10,6 @@ from pathlib import Path
 import click
 
 from validator import escaping
-from validator.catalogue.bundled_recipes import locate_recipe
 from validator.commands import options, preflight
 from validator.errors import RecipeError
 from validator.escaping import shell_quote
@@ -61,7 +60,7 @@ def command(
     elif recipe is None:
         raise click.MissingParameter(param_hint="'RECIPE'", param=click.get_current_context().command.params[0])
     else:
-        recipe, overrides = locate_recipe(recipe, overrides)
+        recipe, overrides = options.locate_recipe(recipe, overrides)
         run, timed = (
             _timed_from_log(recipe, overrides, machine, file)
             if file

@@ -135,7 +135,8 @@ def command(
 
 def _default_paths() -> list[str]:
     if not Path("recipes").is_dir():
-        raise click.UsageError("there is no folder `recipes` here; give a recipe, a folder, or a name of the catalogue")
+        given = "there is no folder `recipes` here; give a recipe, a folder, or a name of the catalogue"
+        raise click.UsageError(f"{given} (`lmf-recipes list` shows them, `lmf-recipes plan` makes a recipe)")
     return ["recipes"]
 
 

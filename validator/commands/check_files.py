@@ -11,6 +11,7 @@ from typing import NoReturn, TextIO
 
 from validator.check import checking as judge
 from validator.configuration import NOTHING_ASKED, CommandLine
+from validator.escaping import escape_lines
 from validator.finding import Report, Severity
 from validator.output import findings as reports
 from validator.recipe.recipe_file import Document
@@ -57,4 +58,6 @@ def resolve_path_or_name(path: str) -> str | Document:
         return path
     from validator.catalogue import bundled_recipes  # which no hook needs
 
+    if note := bundled_recipes.catalogue_note(path):
+        sys.stderr.write(escape_lines([note]))
     return bundled_recipes.open_recipe(path)

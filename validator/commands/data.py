@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 
 from validator import dataset
-from validator.catalogue.bundled_recipes import locate_file
+from validator.catalogue.bundled_recipes import LocatedRecipe, catalogue_note, locate_file
 from validator.commands import options
-from validator.output.terminal import emit
+from validator.errors import RecipeError
+from validator.output.terminal import emit, print_lines
 from validator.recipe import atomic_write
 
 
@@ -46,7 +47,9 @@ def command(
         return
     if html:
         data_page.require_page_target(Path(html))
-    path, overrides = locate_file(source)
+    if note := catalogue_note(source):
+        print_lines(note, err=True)
+    path, overrides = _locate_source(source)
     report = user_input.report_on_source(path, model, near, overrides, machine)
     try:
         if html:
@@ -56,3 +59,13 @@ def command(
     finally:  # what took minutes is shown, also where the page finds no room
         emit(report, form, data_text.format_report)
     sys.exit(1 if report.problems else 0)
+
+
+def _locate_source(source: str) -> LocatedRecipe:
+    """Return the file for which the argument stands. Raises RecipeError, with what the command takes, if there is
+    none."""
+    try:
+        return locate_file(source)
+    except RecipeError as err:
+        remedy = "`data` takes a recipe or a file of data, and no name of a data set: name a recipe that has it"
+        raise RecipeError(f"{err}; {remedy}") from None

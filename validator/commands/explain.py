@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 import click
 
 from validator import escaping
 from validator.advise.explanation import MEMORY_CODES, explain
-from validator.catalogue.bundled_recipes import locate_recipe
 from validator.check.checking import check_recipe
 from validator.commands import options
 from validator.configuration import configured
@@ -51,7 +51,7 @@ def command(
 
     Without --full in a dozen lines; --format json has all. Exit code 1 where `check` ends so.
     """
-    recipe, overrides = locate_recipe(recipe, overrides)
+    recipe, overrides = options.locate_recipe(recipe, overrides)
     with options.open_simulator(simulate, _MAX_SIMULATED_CHANGES) as trial:
         document = with_header_fields(load_with_overrides(recipe, overrides), network=network, price=price)
         document = configured(document)
@@ -62,7 +62,8 @@ def command(
         )
     if form == "json":
         explanation = explanation.rounded()
-    as_text = explain_text.format_explanation if full else explain_summary.format_summary
+    short = partial(explain_summary.format_summary, machine_words=options.machine_words(machine, host_ram))
+    as_text = explain_text.format_explanation if full else short
     emit(explanation, form, lambda shown: _format_errors(report) + as_text(shown))
     sys.exit(1 if report.count(Severity.ERROR) else 0)
 

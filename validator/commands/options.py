@@ -153,6 +153,15 @@ def resolve_host_ram(context: click.Context, _parameter: click.Parameter, gib: f
     return gib if gib is not None else context.meta.get(_HOST_RAM_KEY)
 
 
+def machine_words(machine: str | None, host_ram: float | None) -> list[str]:
+    """Return the options --machine and --host-ram as they were given, for a further command; empty for `--machine
+    auto`, which `train` takes by itself."""
+    if _HOST_RAM_KEY in click.get_current_context().meta:
+        return []
+    given = [("--machine", machine), ("--host-ram", f"{host_ram:g}" if host_ram else None)]
+    return [word for name, value in given if value for word in (name, value)]
+
+
 def require_known_network(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
     """Return the network's name. Raises click.UsageError for a network that is not known."""
     if name is not None:
@@ -193,6 +202,15 @@ def read_user_data(context: click.Context, _parameter: click.Parameter, path: st
     from validator.dataset.user_input import read_user_data
 
     return read_user_data(Path(path))
+
+
+def locate_recipe(recipe: str, overrides: Sequence[str] = ()) -> bundled_recipes.LocatedRecipe:
+    """Return the recipe for which the argument RECIPE of a command stands, as `bundled_recipes.locate_recipe` does, and
+    tell the user if a path stands for a recipe of the catalogue."""
+    located = bundled_recipes.locate_recipe(recipe, overrides)
+    if note := bundled_recipes.catalogue_note(recipe):
+        print_lines(note, err=True)
+    return located
 
 
 def load_configured(path: str, overrides: Sequence[str], asked: CommandLine = NOTHING_ASKED) -> Document:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import click
 
-from validator.catalogue.bundled_recipes import locate_recipe
 from validator.check import checking
 from validator.commands import options, preflight
 from validator.errors import RecipeError
@@ -126,7 +125,7 @@ class _SubmitOptions(NamedTuple):
 def _checked_run(recipe: str, submit_options: _SubmitOptions) -> RunToSubmit:
     """Check a recipe for its machine, print the findings, and return the run with its cluster job. The program ends
     here, with exit code 1, if a finding is an error."""
-    path, overrides = locate_recipe(recipe, submit_options.overrides)
+    path, overrides = options.locate_recipe(recipe, submit_options.overrides)
     document = options.load_configured(path, overrides)
     preflight.require_no_errors(document, submit_options.machine, submit_options.host_ram)
     run = submit_options.resolved(path, overrides)

@@ -10,7 +10,6 @@ from typing import NoReturn
 
 import click
 
-from validator.catalogue.bundled_recipes import locate_recipe
 from validator.commands import options, preflight
 from validator.entry import OutputError
 from validator.errors import RecipeError
@@ -66,7 +65,7 @@ def command(
     """
     if recipe == "-":
         raise click.UsageError("llamafactory-cli reads a recipe from a file; save it first")
-    recipe, overrides = locate_recipe(recipe, overrides)
+    recipe, overrides = options.locate_recipe(recipe, overrides)
     document = options.load_configured(recipe, overrides, options.EVERY_PATH_HERE)
     target = _launch_machine(document, machine, dry_run)
     # A dry run where no device is may be for a machine with other packages.
@@ -78,6 +77,8 @@ def command(
         document = options.load_configured(recipe, overrides, options.EVERY_PATH_HERE)
         run = resolve(with_missing_header_fields(document, installed), target.machine)
     prepared = local_launch.build_launch(run, overrides, target.device_env)
+    if not dry_run:
+        local_launch.check_can_start(prepared)  # before there is an output folder
     # Several nodes share an output folder.
     with lock_output_dir(prepared.output) if prepared.launch.nodes == 1 and not dry_run else nullcontext() as lock:
         if not smoke:
@@ -131,10 +132,10 @@ def _train_and_exit(
     the size of a checkpoint). `lock` is the file descriptor of the locked output folder, if it is locked."""
     began = time.monotonic()
     code = local_launch.run_training(prepared, grace, lock)
-    for path in local_launch.result_files(prepared.output) if code == 0 else ():
-        print_lines(f"saved: {path}")
-    for step in after_training.next_steps(run, prepared.output, overrides) if code == 0 and not smoke else ():
-        print_lines(step)
+    if code == 0:
+        saved = [f"saved: {path}" for path in local_launch.result_files(prepared.output)]
+        steps = [] if smoke else after_training.next_steps(run, prepared.output, overrides)
+        print_lines(*([""] if saved else []), *saved, *steps)  # apart from what the trainer prints
     if smoke and code == 0:
         print_lines(smoking.smoke_summary(prepared.output, time.monotonic() - began))
     if code:

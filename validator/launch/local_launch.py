@@ -231,9 +231,8 @@ SHUTDOWN_SECONDS = 60.0
 def run_training(prepared: LocalLaunch, grace: float | None = None, lock: int | None = None) -> int:
     """Run llamafactory-cli or accelerate for the recipe. Return its exit code, or 128 + n if signal n ended it. `grace`
     is the number of seconds from a signal until the trainer is killed; by default the longest time to write a
-    checkpoint, plus 60 seconds. `lock` is the file descriptor that `lock_output_dir` yields. Raises RecipeError if the
-    installed packages do not match the recipe, or this machine cannot start the run."""
-    check_can_start(prepared)
+    checkpoint, plus 60 seconds. `lock` is the file descriptor that `lock_output_dir` yields. Ask `check_can_start`
+    first."""
     if grace is None:
         grace = training_time.checkpoint_write_seconds(prepared.launch.run) + SHUTDOWN_SECONDS
     return run_supervised(prepared.process, grace, prepared.output, lock)

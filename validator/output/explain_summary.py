@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from validator import escaping
 from validator.advise.explanation import Explanation
@@ -30,8 +30,9 @@ _MORE = "every term, all changes and the launch commands: the same with --full"
 _LARGE_SHARE_OF_HOST = 0.5
 
 
-def format_summary(explanation: Explanation) -> str:
-    """Return the explanation in a dozen lines of text; `explain_text.format_explanation` has all of it."""
+def format_summary(explanation: Explanation, machine_words: Sequence[str] = ()) -> str:
+    """Return the explanation in a dozen lines of text; `explain_text.format_explanation` has all of it.
+    `machine_words`: the options by which the user named the machine, which the command that follows keeps."""
     rows = [*_memory_rows(explanation), *_time_rows(explanation), *_change_rows(explanation)]
     lines = [*head_lines(explanation, _device_need(explanation)), *(f"  {name:<7}  {text}" for name, text in rows)]
     if explanation.packages:
@@ -39,15 +40,15 @@ def format_summary(explanation: Explanation) -> str:
         lines.append(f"  needs    {names} beside LLaMA-Factory; `lmf-recipes doctor` looks for it")
     more = [_MORE, *([f"run: {explanation.command_problem}"] if explanation.command_problem else [])]
     wrapped = [*wrap_lines(lines, terminal_width(), HANGING), *wrap_lines(more, terminal_width())]
-    return escaping.escape_lines([*wrapped, *_start_lines(explanation)])
+    return escaping.escape_lines([*wrapped, *_start_lines(explanation, machine_words)])
 
 
-def _start_lines(explanation: Explanation) -> Iterator[str]:
+def _start_lines(explanation: Explanation, machine_words: Sequence[str]) -> Iterator[str]:
     """Yield the command that starts the run, which is copied as a whole, if no error stands against it and it is the
     same on all machines."""
     for command in explanation.command if len(explanation.command) == 1 else ():
         if words := command.partition("llamafactory-cli train ")[2]:
-            yield f"run: lmf-recipes train {shell_join(words_as_typed(shlex.split(words)))}"
+            yield f"run: lmf-recipes train {shell_join([*words_as_typed(shlex.split(words)), *machine_words])}"
 
 
 def _device_need(explanation: Explanation) -> str:

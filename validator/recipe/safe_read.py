@@ -36,6 +36,17 @@ def path_kind(path: str | Path) -> PathKind | None:
         return None
 
 
+def without_detour(path: Path) -> Path:
+    """Return the path without `folder/..` in it if it leads to the same place, so that messages show it short; a folder
+    that is a link, or is not there, stays in it."""
+    if ".." not in path.parts or path.name == "..":
+        return path
+    short = Path(os.path.normpath(path))
+    with suppress(OSError, ValueError):
+        return short if path.parent.samefile(short.parent) else path
+    return path
+
+
 def open_without_waiting(path: str | Path) -> int:
     """Return a file descriptor for reading the bytes of a path. Opening a pipe does not wait for its other end, except
     on Windows, which needs no such mode. Raises OSError if the path cannot be opened, and ValueError for a name that no

@@ -48,9 +48,9 @@ class Dataset:
         address = "" if "script_url" in self.entry else str(self.entry.get("cloud_file_name"))
         return next((package for start, package in CLOUD_PACKAGES.items() if address.startswith(start)), None)
 
-    @property
+    @cached_property
     def path(self) -> Path:
-        return self.folder / str(self.entry.get("file_name"))
+        return safe_read.without_detour(self.folder / str(self.entry.get("file_name")))
 
     @cached_property
     def present(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from validator.errors import RecipeError
@@ -152,8 +153,15 @@ def submission_notes(works: Sequence[ClusterJob], site: Site) -> Iterator[str]:
 def _submit_script(job: str, works: Sequence[ClusterJob], site: Site) -> Iterator[str]:
     merged = cluster_job.merge_into_array(works)
     log = log_path(merged, site.slurm, len(works) if len(works) > 1 else 0)
+    new = [folder for folder in (log.parent, *log.parent.parents) if not safe_read.path_kind(folder)]
     atomic_write.make_folder(log.parent)  # SLURM makes none, and without one a job fails and says nothing
-    number = queue_job(job)
+    try:
+        number = queue_job(job)
+    except RecipeError:
+        with suppress(OSError):  # somebody else may have put a file there
+            for folder in new:
+                folder.rmdir()
+        raise
     file = str(log).replace("%x", merged.name).replace("%j", number).replace("%A", number).replace("%a", "0")
     yield f"job {number} is queued: {shell_join(('squeue', '--job', number))}"
     yield f"log: tail -F {shell_quote(file)}"
