@@ -77,7 +77,7 @@ def command(
         document = options.load_configured(recipe, overrides, options.EVERY_PATH_HERE)
         run = resolve(with_missing_header_fields(document, installed), target.machine)
     prepared = local_launch.build_launch(run, overrides, target.device_env)
-    if not dry_run:
+    if not dry_run and (smoke or not resume.finished_message(run)):
         local_launch.check_can_start(prepared)  # before there is an output folder
     # Several nodes share an output folder.
     with lock_output_dir(prepared.output) if prepared.launch.nodes == 1 and not dry_run else nullcontext() as lock:
