@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from validator.dataset import quality, row_selection, sample_guidance, sequence_lengths
+from validator.dataset import data_text, quality, row_selection, sample_guidance, sequence_lengths
 from validator.dataset.data_report import DataReport, DroppedRows, RowCounts
 from validator.dataset.token_counting import CharacterCounter
 from validator.dataset.user_input import report_on_source
@@ -205,3 +206,29 @@ def test_packing_fills_sequences() -> None:
 
 def test_short_texts_are_not_compared() -> None:
     assert len(quality.word_bigrams("one two three")) == 2 < quality.MIN_SHINGLES
+
+
+def _on_pairs(folder: Path, machine: str | None = None) -> DataReport:
+    rows = [
+        {"instruction": f"question {at}", "chosen": "a long answer " * 20, "rejected": "bad " * 50} for at in range(60)
+    ]
+    (folder / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    return report_on_source(str(folder / "pairs.jsonl"), "qwen3-32b", None, machine=machine)
+
+
+def test_a_data_file_without_recipe_says_what_is_taken_and_judges_no_memory(tmp_path: Path) -> None:
+    alone = _on_pairs(tmp_path)
+    assert alone.memory is None
+    assert any(note.startswith("no recipe: lora, batch 8 a device, 3 epochs, cutoff_len 2048") for note in alone.notes)
+    assert _on_pairs(tmp_path, "1xh100-80g").memory is not None
+
+
+@pytest.mark.parametrize(("stage", "said"), [
+    ("dpo", "with the longer answer of each pair; both answers of all pairs are"),
+    ("rm", "both answers of all pairs are"), ("sft", "of them answers"),
+    ("kto", "of them answers"), ("pt", "of them answers"),
+])  # fmt: skip
+def test_no_part_of_the_tokens_is_said_to_be_more_than_all(stage: str, said: str, tmp_path: Path) -> None:
+    pairs = _on_pairs(tmp_path)
+    assert pairs.tokens.answers_per_epoch > pairs.tokens.per_epoch
+    assert said in data_text.tokens_sentence(replace(pairs, stage=stage))

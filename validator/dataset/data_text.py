@@ -13,6 +13,9 @@ from validator.rows.dataset_attr import entry_as_json
 from validator.wording import format_duration, format_duration_range, plural
 from validator.wrapping import terminal_width, wrap_lines
 
+# Stages whose samples are a prompt with two answers.
+_PAIRED_STAGES = ("dpo", "rm")
+
 
 def format_report(report: DataReport) -> str:
     """Return the answer of `data` as lines of text."""
@@ -86,7 +89,10 @@ def tokens_sentence(report: DataReport) -> str:
     tokens = report.tokens
     how = f"by {tokens.source}" if tokens.exact else tokens.source
     images = f", {report.images.per_epoch:,} of images" if report.images else ""
-    return (f"tokens {how}: {tokens.per_epoch:,} an epoch, {tokens.answers_per_epoch:,} of them answers{images}; "
+    answers = f"{tokens.answers_per_epoch:,} of them answers"
+    if report.stage in _PAIRED_STAGES:
+        answers = f"with the longer answer of each pair; both answers of all pairs are {tokens.answers_per_epoch:,}"
+    return (f"tokens {how}: {tokens.per_epoch:,} an epoch, {answers}{images}; "
             f"median {tokens.median:,}, 99 % up to {tokens.p99:,}, longest {tokens.longest:,}")  # fmt: skip
 
 

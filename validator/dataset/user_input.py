@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,9 +45,20 @@ def report_on_source(
     run = run_of_source(source, model, overrides, machine)
     progress = ProgressBar(sum(dataset.rows.number for dataset in run.data.datasets if dataset.rows))
     try:
-        return data_report.build_report(run, near, progress)
+        report = data_report.build_report(run, near, progress)
     finally:
         progress.close()
+    return report if _is_recipe(source) else _without_recipe(report, run)
+
+
+def _without_recipe(report: DataReport, run: RunSettings) -> DataReport:
+    """Return the report on a data file, with a note on the settings that were taken for want of a recipe. Without a
+    machine, memory is not judged for them."""
+    batch = int(run.args.number("per_device_train_batch_size"))
+    epochs = f"{run.args.number('num_train_epochs'):g} epochs"
+    taken = f"lora, batch {batch} a device, {epochs}, cutoff_len {report.cutoff_len}"
+    note = f"no recipe: {taken} are LLaMA-Factory's defaults; `lmf-recipes data RECIPE` takes a recipe's"
+    return replace(report, memory=report.memory if run.machine else None, notes=[*report.notes, note])
 
 
 def read_user_data(path: Path, name: str | None = None) -> UserData:
@@ -87,8 +98,7 @@ def run_of_source(
     """Return the run that a recipe describes, with the overrides applied, or a run that trains on a data file. `path`
     is `-` for standard input. `model` and `machine` replace the recipe's own. Raises RecipeError if the recipe cannot
     be read, or a file is no data file."""
-    kind = kind_of_file(path) if path != "-" else None
-    if kind is None or kind.name == RECIPE or path.endswith(RECIPE_SUFFIXES):
+    if _is_recipe(path):
         document = load_recipe(path)
         if not document.readable:
             raise RecipeError(f"{path}: {document.problems[0].message}")
@@ -102,6 +112,12 @@ def run_of_source(
         inferred = InferredEntry({}, "sft")
     media_dir = media_dir_of_rows(inferred.attr, rows, Path(path)) or Path(path).parent
     return _run_on_data(Path(path), Path(path).stem, inferred, media_dir, model, machine)
+
+
+def _is_recipe(path: str) -> bool:
+    """True if a path, or `-` for standard input, is read as a recipe and not as data."""
+    kind = kind_of_file(path) if path != "-" else None
+    return kind is None or kind.name == RECIPE or path.endswith(RECIPE_SUFFIXES)
 
 
 def _run_on_data(
