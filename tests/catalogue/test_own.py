@@ -21,7 +21,7 @@ pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/plan/*"])
 TALK = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
 PAIR = {"prompt": "q", "chosen": "a", "rejected": "b"}
 LABEL = {"prompt": "q", "completion": "a", "label": True}
-TEXT = {"text": "words " * 200}
+TEXT = {"text": "words " * 4000}
 
 
 @pytest.fixture(autouse=True)
@@ -211,7 +211,7 @@ def test_pictures_that_no_registry_has_yet_are_counted_as_they_are(here: Path) -
     [
         ("mine/shown.json", "mine/pictures/a.pgm", "media_dir: mine"),
         ("mine/shown.json", "elsewhere/pictures/a.pgm", "media_dir: elsewhere"),
-        ("shown.json", "pictures/a.pgm", ""),  # found from the working directory
+        ("shown.json", "pictures/a.pgm", "media_dir: ."),  # found from this working directory alone
         ("data/shown.json", "data/pictures/a.pgm", ""),  # found in `dataset_dir`
         ("mine/shown.json", "", ""),
     ],
@@ -225,11 +225,13 @@ def test_the_folder_of_pictures_is_written_into_the_recipe(
     if picture:
         (here / picture).write_bytes(b"P5 640 480 255\n")
     turns = [{"role": "user", "content": "<image>q"}, {"role": "assistant", "content": "a"}]
-    (here / data).write_text(json.dumps([{"messages": turns, "images": ["pictures/a.pgm"]}]), "utf-8")
+    (here / data).write_text(json.dumps([{"messages": turns, "images": ["pictures/a.pgm"]}] * 20), "utf-8")
     words = ["copy", "qwen3-vl-8b-4090x2-lora", "mine.yaml"]
     if command == "plan":
         words = ["plan", "--model", "qwen3-vl-8b", "--machine", "2xrtx-4090", "--write", "mine.yaml"]
-    assert run(*words, "--data", data).exit_code == 0
+    found = run(*words, "--data", data)
+    assert found.exit_code == (0 if picture else 1)
+    assert ("run: lmf-recipes train" in found.stdout) == bool(picture)
     lines = [line for line in Path("mine.yaml").read_text().splitlines() if line.startswith("media_dir:")]
     assert lines == ([written] if written else [])
     assert bool(picture) != ("PTH121" in run("check", "mine.yaml").output)

@@ -335,12 +335,16 @@ def test_the_real_converter_takes_none_out_of_turn(turns: list[dict[str, Any]], 
 
 @pytest.mark.parametrize(("rows", "words"), [
     ([{"x": 1, "y": "2"}], "the columns x, y are of no known form: no turns (objects with role and content), nor a"),
-    ([{"q": "a", "a": "b"}], "the other columns of text are q, a: say in `columns` which is the prompt and"),
-    ([{"Question": "q", "context": "c", "Reply": "a"}], 'if `Reply` is the answer, write the entry {"columns": '
-     '{"prompt": "Question", "query": "context", "response": "Reply"}}'),
-    ([{"问题": "q", "x": "a", "y": "b"}], "the other columns of text are 问题, x, y"),
+    ([{"q": "a", "a": "b"}], "the other columns of text are q, a; say which is which, such as "
+     "`--columns prompt=q,response=a`"),
+    ([{"Question": "q", "context": "c", "Reply": "a"}],
+     "such as `--columns prompt=Question,query=context,response=Reply`"),
+    ([{"问题": "q", "x": "a", "y": "b"}], "the other columns of text are 问题, x, y; say which is which, such as "
+     "`--columns 'prompt=问题,response=x'`"),
+    ([{"my question": "q", "my answer": "a"}], "such as `--columns 'prompt=my question,response=my answer'`"),
+    ([{"x": "a", "y": "b", "image": "a.png"}], "such as `--columns prompt=x,response=y,images=image`"),
     ([{"id": "1", "title": "t", "question": "q", "context": "c", "answers": {"text": ["a"]}}],
-     "nor an answer as text (output, response, answer, completion); the other columns of text are id, title:"),
+     "nor an answer as text (output, response, answer, completion); the other columns of text are id, title; say"),
     ([{"dialog": [{"a": "q", "b": "c"}]}] * 2, "`dialog` are not objects with role and content (they have a, b)"),
     ([{"question": "q", "answer": 3}], "nor an answer as text (output, response, answer, completion)"),
     ([{"chosen": "a", "rejected": "b"}], "nor a prompt as text"),
@@ -463,8 +467,8 @@ def test_each_picture_has_a_mark(rows: list[dict[str, Any]], words: str) -> None
     assert bool(first_media_fault(DatasetAttr.from_entry(MARKED), "sft", rows, "images")) is bool(words)
     notes = user_input.read_user_data(write(Path(), Form(rows, {}))).notes
     assert any(words in note for note in notes if "LLaMA-Factory stops" in note) is bool(words)
-    Path("a.png").touch()
-    Path("b.png").touch()
+    for name in ("a.png", "b.png"):
+        Path(name).write_bytes(b"P5 640 480 255\n")
     entry = {"file_name": "../my.jsonl", **MARKED}
     errors = said(entry, "sft", template="qwen3_vl", media_dir=".")
     assert bool(errors) is bool(words), errors

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from validator.rows.image_header import ImageSize, is_no_image, size_of_bytes
+from validator.rows.image_header import ImageSize, has_known_beginning, is_no_image, size_of_bytes
 
 KINDS: list[tuple[str, str, dict[str, Any]]] = [
     ("PNG", "RGB", {}), ("PNG", "RGBA", {}), ("PNG", "1", {}), ("JPEG", "RGB", {}), ("JPEG", "L", {}),
@@ -72,3 +72,19 @@ def test_no_content_raises_an_error() -> None:
 def test_files_that_are_surely_no_image(head: bytes, said: str) -> None:
     assert is_no_image(head).startswith(said)
     assert bool(is_no_image(head)) == bool(said)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF"])
+def test_what_ends_before_its_size_pillow_does_not_open(kind: str) -> None:
+    images = pytest.importorskip("PIL.Image")
+    file = BytesIO()
+    images.new("RGB", (40, 30)).save(file, kind)
+    whole = file.getvalue()
+    cut = [whole[:end] for end in range(1, min(len(whole), 300))]
+    alarms = [data for data in cut if size_of_bytes(data) is None and has_known_beginning(data)]
+    assert alarms
+    for data in alarms:
+        with pytest.raises((OSError, SyntaxError)):
+            images.open(BytesIO(data))
+    assert not (size_of_bytes(whole) is None and has_known_beginning(whole))

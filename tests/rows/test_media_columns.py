@@ -25,7 +25,7 @@ PICTURE = b"P5 640 480 255\n"
 SEEING = frozenset({"image", "video"})
 
 
-UNKNOWN = "set `media_dir` to the folder that holds it"
+UNKNOWN = "add it there, or set `media_dir` to the folder that holds it"
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 @click.argument("name", shell_complete=options.complete_recipes_and_deepspeed_files)
 @click.argument("dest", default=".", type=click.Path())
 @options.DATA_OPTION
-def command(name: str, dest: str, data: UserData | None) -> None:
+@options.COLUMNS_OPTION
+def command(name: str, dest: str, data: UserData | None, columns: str | None) -> None:  # noqa: ARG001 (read with --data)
     """Copy a recipe, with what it reads, to the file or folder DEST.
 
     Without DEST, the copy goes into this folder.
@@ -33,5 +35,6 @@ def command(name: str, dest: str, data: UserData | None) -> None:
         click.echo(written_files.format_copied_file(recipe_copy.copy_deepspeed_file(file, dest)), nl=False)
     else:
         placed = copy_recipe(name, dest, data)
-        findings = preflight.data_findings(placed.recipe) if data else ()
-        click.echo(written_files.format_installed_recipe(placed, data is not None, findings), nl=False)
+        findings, stops = preflight.data_findings(placed.recipe) if data else ([], False)
+        click.echo(written_files.format_installed_recipe(placed, data is not None, findings, stops), nl=False)
+        sys.exit(1 if stops else 0)

@@ -23,6 +23,7 @@ from validator.recipe import atomic_write
 @options.FORMAT_OPTION
 @click.option("--html", metavar="FILE", help="Write one self-contained page, too.")
 @click.option("--register", metavar="NAME", help="Write the file's entry into dataset_info.json instead.")
+@options.COLUMNS_OPTION
 @click.option("--dataset-dir", metavar="DIR", help="Folder of that dataset_info.json; default: data, or beside FILE.")
 def command(
     source: str,
@@ -32,6 +33,7 @@ def command(
     form: str,
     html: str | None,
     register: str | None,
+    columns: str | None,
     dataset_dir: str | None,
 ) -> None:
     """Show what will be trained: rows, drops, steps, lengths, quality.
@@ -41,8 +43,10 @@ def command(
     dataset.require_packages("`data`")
     from validator.dataset import data_page, data_text, user_input
 
+    named = options.named_columns_of(columns)
     if register is not None:
-        done = user_input.register_data(Path(source), register, Path(dataset_dir) if dataset_dir else None)
+        folder = Path(dataset_dir) if dataset_dir else None
+        done = user_input.register_data(Path(source), register, folder, named)
         emit(done, form, data_text.format_registration)
         return
     if html:
@@ -50,7 +54,7 @@ def command(
     if note := catalogue_note(source):
         print_lines(note, err=True)
     path, overrides = _locate_source(source)
-    report = user_input.report_on_source(path, model, near, overrides, machine)
+    report = user_input.report_on_source(path, model, near, overrides, machine, named)
     try:
         if html:
             # Names of files need not be UTF-8; a page shows such characters as numbers.

@@ -20,6 +20,7 @@ from validator.knowledge import devices
 from validator.knowledge.models import find_model, offered_models
 from validator.output.terminal import print_lines
 from validator.recipe.recipe_file import Document, load_with_overrides
+from validator.rows import named_columns
 from validator.run import user_data
 
 if TYPE_CHECKING:
@@ -193,15 +194,35 @@ def require_hours(_context: click.Context, _parameter: click.Parameter, number: 
 
 
 def read_user_data(context: click.Context, _parameter: click.Parameter, path: str | None) -> UserData | None:
-    """Return the description of the user's data file or folder; None if the option is not given."""
-    if path is None or context.resilient_parsing:
+    """Return the description of the user's data file or folder; None if the option is not given. Raises
+    click.UsageError if --columns is given without it."""
+    if context.resilient_parsing:
         return None
-    if data := user_data.read_user_data(Path(path)):
+    columns = named_columns_of(context.params.get("columns"))
+    if path is None:
+        if columns:
+            raise click.UsageError("--columns names the columns of your data; give --data FILE")
+        return None
+    if data := user_data.read_user_data(Path(path), columns):
         return data
     dataset.require_packages(f"`{path}`")
     from validator.dataset.user_input import read_user_data
 
-    return read_user_data(Path(path))
+    return read_user_data(Path(path), columns=columns)
+
+
+def named_columns_of(text: str | None) -> dict[str, str]:
+    """Return the columns that --columns names, by part; empty without the option."""
+    return named_columns.parse_columns(text) if text is not None else {}
+
+
+def require_columns(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
+    """Return the value of --columns unchanged. Raises click.UsageError if it names no columns."""
+    try:
+        named_columns_of(text)
+    except RecipeError as err:
+        raise click.UsageError(f"--columns: {err}") from None
+    return text
 
 
 def locate_recipe(recipe: str, overrides: Sequence[str] = ()) -> bundled_recipes.LocatedRecipe:
@@ -241,6 +262,14 @@ DATA_OPTION = click.option(
     metavar="FILE",
     callback=read_user_data,
     help="Your own data, a file or folder; its entry is written, too.",
+)
+# Eager, because the option of the data reads it.
+COLUMNS_OPTION = click.option(
+    "--columns",
+    metavar="PART=COLUMN,…",
+    is_eager=True,
+    callback=require_columns,
+    help="Which column of your data is what, such as prompt=frage,response=antwort.",
 )
 
 

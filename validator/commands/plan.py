@@ -52,8 +52,9 @@ def next_commands(answer: Answer, option_words: Sequence[str], compared: str | N
         return [shell_join([*plan_words, "--model", draft.model.name])]
     commands = [[*plan_words, "--write", f"{draft.name}.yaml"]]
     if alike := matching_recipe(draft):
-        data = option_words.index("--data") if "--data" in option_words else len(option_words)
-        commands.append(["lmf-recipes", "copy", alike, ".", *option_words[data : data + 2]])
+        given = [option_words.index(each) for each in ("--data", "--columns") if each in option_words]
+        words = [word for at in given for word in option_words[at : at + 2]]
+        commands.append(["lmf-recipes", "copy", alike, ".", *words])
     return [shell_join(command) for command in commands]
 
 
@@ -154,6 +155,7 @@ def _require_new_recipe(context: click.Context, _parameter: click.Parameter, fil
     help="sft: answers; dpo, rm, kto: preferences; pt: plain text. Default: what the data are for, else sft.",
 )
 @options.DATA_OPTION
+@options.COLUMNS_OPTION
 @click.option(
     "--cutoff-len",
     type=options.Count(8, 1 << 26, kilo=1024),
@@ -183,6 +185,7 @@ def command(
     method: str | None,
     stage: str | None,
     data: UserData | None,
+    columns: str | None,  # noqa: ARG001 (read with --data)
     cutoff_len: int | None,
     host_ram: float | None,
     network: str | None,
@@ -223,6 +226,7 @@ def command(
         )  # fmt: skip
         machine = _go_on_with(context, offers)
     text = str(machine)
+    stops = False
     unit_price = rented_machines.rental_price(parse_machine(text).device.id, price) if offers or price else None
     with options.open_session(simulate, _MAX_FURTHER_SIMULATIONS) as session:
         answer = planner.find_answer(
@@ -243,10 +247,10 @@ def command(
         emit(shown, form, lambda rows: plan_text.format_plan(rows, following))
         if write:
             placed = planner.write_best_plan(answer.best, write, data)
-            findings = preflight.data_findings(placed.recipe) if data else ()
-            written = written_files.format_installed_recipe(placed, data is not None, findings)
+            findings, stops = preflight.data_findings(placed.recipe) if data else ([], False)
+            written = written_files.format_installed_recipe(placed, data is not None, findings, stops)
             click.echo(written, nl=False, err=form == "json")
-    sys.exit(0 if answer.best else 1)
+    sys.exit(0 if answer.best and not stops else 1)
 
 
 def _machines_to_compare(context: click.Context) -> str | None:

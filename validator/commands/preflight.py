@@ -75,17 +75,15 @@ def report_data(run: RunSettings) -> None:
         sys.exit(1)
 
 
-def data_findings(recipe: Path) -> list[str]:
-    """Return in a few lines what `data` finds in the data of a recipe that was just written. Of data that are not
-    looked into, because they are large or a package is missing, return what `check` estimates that `cutoff_len`
-    cuts."""
+def data_findings(recipe: Path) -> tuple[list[str], bool]:
+    """Return in a few lines what `data` finds in the data of a recipe that was just written, and whether the run would
+    stop because of them. Of data that are not looked into, because they are large or a package is missing, return what
+    `check` estimates that `cutoff_len` cuts."""
     run = resolve(load_recipe(str(recipe)))
-    lines, _ = dataset.summarize_data(run)
-    if len(lines) > 1 or run.data.local_rows is None:
-        return lines
-    looked_into = any("rows trained" in line for line in lines)
-    if looked_into:
-        return lines
+    lines, stops = dataset.summarize_data(run)
+    looked_into = stops or len(lines) > 1 or any("rows trained" in line for line in lines)
+    if looked_into or run.data.local_rows is None:
+        return lines, stops
     unread = f"data: not looked into here; `lmf-recipes data {shell_quote(str(recipe))}` does"
     estimated = [f"data: {each.message}" for each in find_problems(run) if each.code == "TRA620"]
-    return [*(lines or [unread]), *estimated]
+    return [*(lines or [unread]), *estimated], False

@@ -253,6 +253,9 @@ def _report_notes(run: RunSettings, selection: RowSelection, reason: str) -> Ite
             number, place = one.rows.unread_images, one.rows.place(one.rows.unread_row)
             yield (f"the size of {number:,} {plural(number, 'image')} is not known ({place}); each counts as one of "
                    "`image_max_pixels`")  # fmt: skip
+        if unread := [name for name in one.rows.column_types if name not in one.attr.columns_read()]:
+            names, verb = ", ".join(unread[:8]), "is" if len(unread) == 1 else "are"
+            yield f"{one.name}: {plural(len(unread), 'column')} {names} {verb} not trained on"
     if run.args.flag("streaming"):
         yield "streamed data are read row by row until `max_steps`; the counts are those of the files"
     yield from selection.inexact_because
@@ -359,8 +362,8 @@ def _run_duration(run: RunSettings, selection: RowSelection, trained: Positions)
 _MAX_BYTES = 32 << 20  # bytes; more would keep the user waiting
 _MAX_PARQUET_ROWS = 200_000  # rows, of which a small parquet file can have any number
 # Issues that are surely faults. Repeated prompts and short answers may be meant.
-_REPORTED_ISSUES = ("exact duplicates", "empty answers", "control characters", "garbled text", "answers cut",
-         "images cut", "evaluation rows in training")  # fmt: skip
+_REPORTED_ISSUES = ("exact duplicates", "empty answers", "empty prompts", "control characters", "garbled text",
+         "answers cut", "images cut", "evaluation rows in training")  # fmt: skip
 
 
 def summarize_data(run: RunSettings) -> tuple[list[str], bool]:

@@ -47,8 +47,11 @@ TEXT_ISSUES = {
     "control characters": "invisible control characters, which the model learns to write",
     "garbled text": "text that was once read in a wrong encoding",
     "huge rows": "rows of more than a megabyte, most of which is cut off",
+    "empty prompts": "rows without a question, whose answers are trained behind an empty prompt",
 }
-_EMPTY_ANSWER, _SHORT_ANSWER, _CONTROL_CHARACTERS, _GARBLED_TEXT, _HUGE_ROW = (1 << at for at in range(5))
+_EMPTY_ANSWER, _SHORT_ANSWER, _CONTROL_CHARACTERS, _GARBLED_TEXT, _HUGE_ROW, _EMPTY_PROMPT = (
+    1 << at for at in range(6)
+)
 _TURN_SEPARATOR = "\x1e"  # stands between the turns of a row where these are joined; no text should hold it
 _SHORT_ANSWER_CHARACTERS = 5  # an answer of fewer characters is very short
 _HUGE_ROW_BYTES = 1_000_000  # a row of more bytes is huge
@@ -276,13 +279,15 @@ def _hashes_and_issues(sample: Sample) -> tuple[int, int, int, int]:
         raise FatalRowError(NON_TEXT_TURN) from None
     answers = len(sample.answers)
     turns = len(sample.prompt) + answers
+    no_prompt = _EMPTY_PROMPT if answers and not question.strip(_BLANK_CHARACTERS) else 0
     if sample.system:
         question, turns = f"{sample.system}{_TURN_SEPARATOR}{question}", turns + 1
     prompt, answer = question.encode("utf-8", "surrogatepass"), answer_text.encode("utf-8", "surrogatepass")
     data = prompt + _TURN_SEPARATOR.encode() + answer if answers else prompt
     prompt_hash = xxh3_64_intdigest(prompt)
     sample_hash = xxh3_64_intdigest(answer, prompt_hash)
-    return sample_hash, prompt_hash, _text_issues(question, answer_text, data, turns, answers), len(data)
+    issues = no_prompt | _text_issues(question, answer_text, data, turns, answers)
+    return sample_hash, prompt_hash, issues, len(data)
 
 
 def _text_issues(question: str, answer_text: str, data: bytes, turns: int, answers: int) -> int:

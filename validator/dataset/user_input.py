@@ -29,20 +29,31 @@ from validator.rows.reading_limits import UnreadableError
 from validator.run import dataset_registry, row_counts
 from validator.run.row_counts import Rows
 from validator.run.settings import RunSettings, resolve, run_of_values
-from validator.run.user_data import UserData, describe_user_data, infer_user_entry, list_data_files
+from validator.run.user_data import (
+    DEFAULT_DATASET_DIR,
+    NO_COLUMNS,
+    UserData,
+    describe_user_data,
+    find_user_entry,
+    list_data_files,
+)
 from validator.run.workspace import Workspace
 from validator.wording import relative_to_cwd
 
-_DEFAULT_DATASET_DIR = "data"  # LLaMA-Factory's `dataset_dir` where a recipe names none
-
 
 def report_on_source(
-    source: str, model: str | None, near: bool | None, overrides: Sequence[str] = (), machine: str | None = None
+    source: str,
+    model: str | None,
+    near: bool | None,
+    overrides: Sequence[str] = (),
+    machine: str | None = None,
+    columns: Mapping[str, str] = NO_COLUMNS,
 ) -> DataReport:
     """Return the report on the data of a recipe (with the overrides applied) or on a data file, and show a progress bar
     meanwhile. `near` says whether to look for near duplicates (None: only if that is quick). `model` and `machine`
-    replace the recipe's own. Raises RecipeError if the source is neither a recipe nor readable data."""
-    run = run_of_source(source, model, overrides, machine)
+    replace the recipe's own. `columns` are those that the user names for a data file. Raises RecipeError if the source
+    is neither a recipe nor readable data."""
+    run = run_of_source(source, model, overrides, machine, columns)
     progress = ProgressBar(sum(dataset.rows.number for dataset in run.data.datasets if dataset.rows))
     try:
         report = data_report.build_report(run, near, progress)
@@ -61,12 +72,13 @@ def _without_recipe(report: DataReport, run: RunSettings) -> DataReport:
     return replace(report, memory=report.memory if run.machine else None, notes=[*report.notes, note])
 
 
-def read_user_data(path: Path, name: str | None = None) -> UserData:
-    """Describe the content of a data file or folder. `name` is the name of the data set; None takes the name of the
-    file. Raises RecipeError if the data cannot be read or hold no row."""
+def read_user_data(path: Path, name: str | None = None, columns: Mapping[str, str] = NO_COLUMNS) -> UserData:
+    """Describe the content of a data file or folder. `name` is the name of the data set; None takes that of its entry
+    or of the file. `columns` are those that the user names. Raises RecipeError if the data cannot be read or hold no
+    row."""
     with naming_unreadable_file(path):
         rows = _first_rows(path)
-    return describe_user_data(path, name, rows, partial(_count_rows, path))
+    return describe_user_data(path, name, rows, partial(_count_rows, path), columns)
 
 
 def _count_rows(path: Path) -> Rows:
@@ -93,25 +105,33 @@ def _first_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def run_of_source(
-    path: str, model: str | None, overrides: Sequence[str] = (), machine: str | None = None
+    path: str,
+    model: str | None,
+    overrides: Sequence[str] = (),
+    machine: str | None = None,
+    columns: Mapping[str, str] = NO_COLUMNS,
 ) -> RunSettings:
     """Return the run that a recipe describes, with the overrides applied, or a run that trains on a data file. `path`
-    is `-` for standard input. `model` and `machine` replace the recipe's own. Raises RecipeError if the recipe cannot
-    be read, or a file is no data file."""
+    is `-` for standard input. `model` and `machine` replace the recipe's own. `columns` are those that the user names
+    for a data file. Raises RecipeError if the recipe cannot be read, or a file is no data file."""
     if _is_recipe(path):
+        if columns:
+            raise RecipeError(f"--columns is for a data file, and `{path}` is none; name the columns in its data set")
         document = load_recipe(path)
         if not document.readable:
             raise RecipeError(f"{path}: {document.problems[0].message}")
         changes = [*overrides, *([f"model_name_or_path={model}"] if model else [])]
         return resolve(configured(with_overrides(document, changes)), machine)
     rows: list[dict[str, Any]] = []
+    registered = None
     try:
         rows = _first_rows(Path(path))
-        inferred = infer_user_entry(Path(path), rows)
+        inferred, registered = find_user_entry(Path(path), rows, columns)
     except UnreadableError:  # which the report names, with the row
         inferred = InferredEntry({}, "sft")
     media_dir = media_dir_of_rows(inferred.attr, rows, Path(path)) or Path(path).parent
-    return _run_on_data(Path(path), Path(path).stem, inferred, media_dir, model, machine)
+    name = registered.name if registered else Path(path).stem
+    return _run_on_data(Path(path), name, inferred, media_dir, model, machine)
 
 
 def _is_recipe(path: str) -> bool:
@@ -158,18 +178,20 @@ class Registration:
     notes: list[str]
 
 
-def register_data(path: Path, name: str, folder: Path | None = None) -> Registration:
+def register_data(
+    path: Path, name: str, folder: Path | None = None, columns: Mapping[str, str] = NO_COLUMNS
+) -> Registration:
     """Write an entry for a data file or folder into dataset_info.json under this name. `folder` is the recipe's
     `dataset_dir`. If `folder` is None, the file's own folder is used if it holds a registry, and `data` otherwise.
-    Raises RecipeError and writes nothing if the name contains a comma, or LLaMA-Factory would stop because of the
-    data."""
+    `columns` are those that the user names. Raises RecipeError and writes nothing if the name contains a comma, or
+    LLaMA-Factory would stop because of the data."""
     if not name.strip() or "," in name or name != name.strip():
         raise RecipeError(f"`{name}` cannot be the name of a data set: in a recipe, commas separate names")
     folder = folder or (
-        path.parent if safe_read.path_kind(path.parent / dataset_registry.REGISTRY_FILE) else Path(_DEFAULT_DATASET_DIR)
+        path.parent if safe_read.path_kind(path.parent / dataset_registry.REGISTRY_FILE) else DEFAULT_DATASET_DIR
     )
     registry = folder / dataset_registry.REGISTRY_FILE
-    mine = read_user_data(path, name)
+    mine = read_user_data(path, name, columns)
     entry = mine.entry(folder)
     # Too few rows to fill one packed sequence are no fault of the entry.
     run = _run_on_data(path, name, mine.form, mine.media_dir or folder).updated({"packing": False})
@@ -181,7 +203,7 @@ def register_data(path: Path, name: str, folder: Path | None = None) -> Registra
         added = bool(registry_edits.add_entries(registry, {name: entry}))
     except RecipeError as err:
         raise RecipeError(f"{err}; `{path}` needs {entry_as_json(name, entry)}") from None
-    usual = os.path.realpath(folder) == os.path.realpath(_DEFAULT_DATASET_DIR)
+    usual = os.path.realpath(folder) == os.path.realpath(DEFAULT_DATASET_DIR)
     settings = {"dataset": name, **({} if usual else {"dataset_dir": str(folder)}), "stage": mine.form.stage}
     if mine.media_dir and mine.media_dir != folder.resolve():
         settings["media_dir"] = str(relative_to_cwd(mine.media_dir))

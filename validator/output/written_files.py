@@ -12,9 +12,12 @@ from validator.wording import relative_to_cwd
 from validator.wrapping import terminal_width, wrap_line
 
 
-def format_installed_recipe(placed: InstalledRecipe, own: bool = False, data_findings: Sequence[str] = ()) -> str:
+def format_installed_recipe(
+    placed: InstalledRecipe, own: bool = False, data_findings: Sequence[str] = (), stops: bool = False
+) -> str:
     """Return lines of text on a recipe that was written: its files, notes, and the next commands. `own` is true if the
-    recipe already trains on the user's data, in which `data_findings` were found."""
+    recipe already trains on the user's data, in which `data_findings` were found. `stops`: True if the run would stop
+    because of them, so that it is not to be started yet."""
     lines = [f"wrote {relative_to_cwd(path)}" for path in (placed.recipe, *placed.files)]
     if " " in str(placed.start):
         lines.append(
@@ -25,6 +28,8 @@ def format_installed_recipe(placed: InstalledRecipe, own: bool = False, data_fin
     if not own:
         advice = "your data: lmf-recipes data FILE --register NAME, then `dataset: NAME` in the recipe"
         lines += wrap_line(advice, terminal_width())
+    if stops:
+        return escaping.escape_lines([*lines, f"then: lmf-recipes data {quote_path(relative_to_cwd(placed.recipe))}"])
     cd = "" if _is_working_folder(placed.folder) else f"cd {quote_path(relative_to_cwd(placed.folder))} && "
     lines.append(f"run: {cd}lmf-recipes train {quote_path(placed.start)}")
     return escaping.escape_lines(lines)

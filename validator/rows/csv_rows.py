@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
 from validator.rows import reading_limits
@@ -84,7 +84,8 @@ def _text_rows(stream: IO[bytes]) -> Iterator[tuple[int, dict[str, str | None]]]
             if lines.number == 1:  # pandas takes more values than names for an index in front of the columns
                 index = max(len(line) - len(header), 0)
             if len(line) > len(header) + index:
-                raise UnreadableError(lines.number, f"has {len(line)} fields, the header {len(header)}")
+                why = f"has {len(line)} fields, the header {len(header)}"
+                raise UnreadableError(lines.number, "; ".join(filter(None, (why, separator_fault(header)))))
             filled = [*line[index:], *[""] * (len(header) + index - max(len(line), index))]
             yield lines.number, {n: None if v in _MISSING_VALUES else v for n, v in zip(header, filled, strict=True)}
         if line[-1].endswith(("\n", "\r")) and lines.quotes % 2:
@@ -93,6 +94,19 @@ def _text_rows(stream: IO[bytes]) -> Iterator[tuple[int, dict[str, str | None]]]
         if "field limit" in str(err):
             raise reading_limits.row_too_large(lines.number + 1) from None
         raise UnreadableError(lines.number + 1, f"is not valid csv: {err}") from None
+
+
+# What other programs put between values; Excel writes semicolons where the comma is the decimal mark.
+_OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+
+
+def separator_fault(names: Sequence[str]) -> str:
+    """Return, as text for a message, that values are separated by something else than commas, and what to do; an empty
+    string if they are not. `names`: the column names that commas make of the header line."""
+    header = ",".join(map(str, names))
+    found = (words for mark, words in _OTHER_SEPARATORS.items() if header.count(mark) > header.count(","))
+    words = next(found, "")
+    return f"its values are separated by {words}, and LLaMA-Factory reads commas: save it with commas" if words else ""
 
 
 def count_csv_rows(stream: IO[bytes]) -> int:

@@ -82,6 +82,12 @@ class DatasetAttr:
         """True if the entry names a column of images, videos or audios."""
         return any(self.columns.get(part) for part in MODALITIES)
 
+    def columns_read(self) -> set[str | None]:
+        """Return the names of the columns that LLaMA-Factory reads where they are there (data/converter.py)."""
+        turns = ("prompt", "query", "response", "history")
+        unread = ("messages",) if self.formatting == "alpaca" else turns
+        return {column for part, column in self.columns.items() if part not in unread}
+
     def required_columns(self) -> Iterator[str | None]:
         """Yield the names of the columns that every row must have, because LLaMA-Factory raises KeyError without them
         (data/converter.py). Yield None in place of a name if the entry names no column for a part of the sample that

@@ -4,7 +4,6 @@ rows."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -78,12 +77,14 @@ class InferredEntry(NamedTuple):
 
 
 class UnknownFormError(Exception):
-    """Raised for rows that no dataset_info.json entry describes. `columns`: the columns of the rows. The message says
-    what the rows would need."""
+    """Raised for rows of which no dataset_info.json entry is known. `columns`: the columns of the rows. `proposed`: the
+    columns that may hold the parts of a sample, by part, if only their names are not known. The message says what the
+    rows would need."""
 
-    def __init__(self, columns: Sequence[str], message: str) -> None:
+    def __init__(self, columns: Sequence[str], message: str, proposed: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         self.columns = columns
+        self.proposed = proposed or {}
 
 
 def infer_entry(rows: Sequence[Row]) -> InferredEntry:
@@ -98,7 +99,8 @@ def infer_entry(rows: Sequence[Row]) -> InferredEntry:
         ]  # other columns are taken to describe the text
     best = max(candidates, key=lambda one: count_trained(one.attr, one.stage, rows), default=None)
     if best is None or not count_trained(best.attr, best.stage, rows):
-        raise UnknownFormError([*example], _unknown_form_message(example, len(rows) == 1))
+        proposed = {} if candidates else _proposed_columns(example)
+        raise UnknownFormError([*example], _unknown_form_message(example, len(rows) == 1), proposed)
     for label in columns_named(example, LABEL_NAMES) if best.stage == "sft" else ():
         if {str(row.get(label)).lower().removesuffix(".0") for row in rows} <= {"0", "1", "true", "false"}:
             why = (
@@ -129,17 +131,25 @@ def _conversation_entries(example: Row, rows: Sequence[Row]) -> Iterator[Inferre
     )
     if column is None:
         return
-    role, content = _role_and_content_keys(example[column])
-    turns = [turn for row in rows for turn in _turns_in(row.get(column))]
-    tags = _infer_tags(role, content, Counter(turn[role] for turn in turns if isinstance(turn.get(role), str)))
+    form = conversation_form(rows, column)
     columns = {"messages": column, **_shared_columns(example, ("tools", ("tools",)))}
-    entry: dict[str, Any] = {"formatting": "sharegpt", "columns": columns, "tags": tags}
+    entry = {"formatting": form["formatting"], "columns": columns, "tags": form["tags"]}
     pair = _chosen_rejected_columns(example, dict)
     if any(_chosen_rejected_columns(example)) and not any(pair):
         return
-    calls = any(turn.get("tool_calls") for turn in turns) or isinstance(example.get("tools"), (list, dict))
-    for formatting in ("openai",) if calls else ("sharegpt", "openai"):
+    for formatting in dict.fromkeys((form["formatting"], "openai")):
         yield _with_preference({**entry, "formatting": formatting}, example, pair)
+
+
+def conversation_form(rows: Sequence[Row], column: str) -> dict[str, Any]:
+    """Return `formatting` and `tags` of an entry for rows whose `column` holds a list of turns. If tools are called,
+    or described as a list, the formatting is `openai`, else `sharegpt`."""
+    turns = [turn for row in rows for turn in _turns_in(row.get(column))]
+    role, content = _role_and_content_keys(turns)
+    calls = any(turn.get("tool_calls") for turn in turns)
+    calls = calls or isinstance(_first_values(rows).get("tools"), (list, dict))
+    counts = Counter(turn[role] for turn in turns if isinstance(turn.get(role), str))
+    return {"formatting": "openai" if calls else "sharegpt", "tags": _infer_tags(role, content, counts)}
 
 
 def _alpaca_entries(example: Row) -> Iterator[InferredEntry]:
@@ -303,28 +313,43 @@ def _turn_order_fault(turns: Sequence[Mapping[str, Any]], role: str, content: st
 
 
 def _missing_parts_message(example: Row) -> str:
-    """Return, as text for a message, which of prompt and answer no column provides, and how to name their columns in
-    the dataset_info.json entry. If exactly one text column is left, the text proposes it as the answer."""
-    (prompt_column, response_column), pair = _prompt_and_response(example), any(_chosen_rejected_columns(example, str))
+    """Return, as text for a message, which of prompt and answer no column provides, and which columns of text are
+    left."""
+    prompt_column, response_column = _prompt_and_response(example)
     lacks = [] if prompt_column else [f"a prompt as text ({', '.join(PROMPT_NAMES[:4])})"]
-    lacks += [] if response_column or pair else [f"an answer as text ({', '.join(RESPONSE_NAMES[:4])})"]
+    if not response_column and not any(_chosen_rejected_columns(example, str)):
+        lacks.append(f"an answer as text ({', '.join(RESPONSE_NAMES[:4])})")
+    other_columns = _other_text_columns(example)
+    found = f"the other columns of text are {', '.join(other_columns)}" if other_columns else "no other column is text"
+    return f"{' and '.join(lacks)}; {found}"
+
+
+def _columns_by_part(example: Row) -> dict[str, str]:
+    """Return the columns whose names say that they are prompt, query or answer, by part."""
+    prompt_column, response_column = _prompt_and_response(example)
     query_column = _first_column(example, [name for name in QUERY_NAMES if name != prompt_column], str)
-    column_of_part = {
-        part: name
-        for part, name in (("prompt", prompt_column), ("query", query_column), ("response", response_column))
-        if name
-    }
-    other_columns = [
-        name for name, value in example.items() if isinstance(value, str) and name not in column_of_part.values()
-    ]
-    if prompt_column and len(other_columns) == 1 and not (response_column or pair):
-        entry = json.dumps({"columns": {**column_of_part, "response": other_columns[0]}}, ensure_ascii=False)
-        return f"{' and '.join(lacks)}; if `{other_columns[0]}` is the answer, write the entry {entry}"
-    if not other_columns:
-        return f"{' and '.join(lacks)}; no other column is text"
-    missing = " and which the ".join(["the answer (`response`)"] if prompt_column else ["the prompt", "`response`"])
-    found = f"{' and '.join(lacks)}; the other columns of text are {', '.join(other_columns)}"
-    return f"{found}: say in `columns` which is {missing}"
+    parts = (("prompt", prompt_column), ("query", query_column), ("response", response_column))
+    return {part: name for part, name in parts if name}
+
+
+def _other_text_columns(example: Row) -> list[str]:
+    """Return the columns of text of which no name tells what they are."""
+    known = {*_columns_by_part(example).values(), *_shared_columns(example).values()}
+    return [str(name) for name, value in example.items() if isinstance(value, str) and name not in known]
+
+
+def _proposed_columns(example: Row) -> dict[str, str]:
+    """Return the columns that may hold the parts of a sample, by part: the other columns of text in their order, for
+    what is missing of prompt and answer. Empty if there are too few of them, or if a column holds turns."""
+    known = _columns_by_part(example)
+    if any(_turns_in(value) for value in example.values()) or any(_chosen_rejected_columns(example)):
+        return {}
+    missing = [part for part in ("prompt", "response") if part not in known]
+    guessed = dict(zip(missing, _other_text_columns(example), strict=False))
+    if len(guessed) < len(missing):
+        return {}
+    parts = {**known, **guessed}
+    return {part: parts[part] for part in ("prompt", "query", "response") if part in parts} | _shared_columns(example)
 
 
 # What to do for another stage with rows that look like those of sft.

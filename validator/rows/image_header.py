@@ -131,6 +131,14 @@ def is_no_image(head: bytes) -> str:
     return "is a web page, not an image" if re.match(rb"\s*<(!doctype )?html\b", head, re.I) else ""
 
 
+_BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"BM", b"II*\0", b"MM\0*")
+
+
+def has_known_beginning(head: bytes) -> bool:
+    """True if a file begins as an image of a kind whose size is read here. `head`: its first bytes."""
+    return head.startswith(_BEGINNINGS) or (head.startswith(b"RIFF") and head[8:12] == b"WEBP")
+
+
 def size_of_bytes(data: bytes) -> ImageSize | None:
     """Return the size of the image in `data`, the whole content of a file; None if it is not known."""
     return image_size(BytesIO(data))

@@ -62,24 +62,30 @@ def media_dir_remedy(path: str, near: Sequence[Path]) -> str:
     do. `near`: folders that are searched, with the folder above each, and those up to two levels below."""
     if Path(path).is_absolute():
         return "write paths relative to a folder, and set `media_dir` to that folder"
-    places = list(_folders_around(near))
-    if found := next((place for place in places if _is_file(place / path)), None):
+    if found := media_dir_with(path, near):
         return f"set `media_dir: {_shortest(found)}`"
     name = Path(path).name
-    if found := next((place for place in places if _is_file(place / name)), None):
+    if found := next((place for place in _folders_around(near) if _is_file(place / name)), None):
         where = _shortest(found)
         return f"`{where}` holds a file of this name: write `{name}` in the data, and set `media_dir: {where}`"
-    return "set `media_dir` to the folder that holds it"
+    return "add it there, or set `media_dir` to the folder that holds it"
+
+
+def media_dir_with(path: str, near: Sequence[Path]) -> Path | None:
+    """Return the folder among and around `near` with which a file would be found; None if there is none. An absolute
+    path needs no folder."""
+    places = () if Path(path).is_absolute() else _folders_around(near)
+    return next((place for place in places if _is_file(place / path)), None)
 
 
 def media_dir_of_rows(attr: DatasetAttr, rows: Sequence[Row], data: Path, folder: Path | None = None) -> Path | None:
-    """Return the folder with which the first image, video or sound of the rows is found; None if its path is found as
-    it is or in `folder`, or nowhere. `data`: the file or folder of the rows."""
+    """Return the folder with which the first image, video or sound of the rows is found, which may be the working
+    directory; None if it is found in `folder`, or nowhere. `data`: the file or folder of the rows."""
     columns = [attr.columns.get(part) or "" for part in PLACEHOLDERS]
     path = next((path for row in rows for column in columns for path in media_paths(row.get(column))), "")
-    if not path or Path(path).is_absolute() or _is_file(Path(path)) or (folder and _is_file(folder / path)):
+    if not path or (folder and _is_file(folder / path)):
         return None
-    return next((place for place in _folders_around((data.parent, Path())) if _is_file(place / path)), None)
+    return media_dir_with(path, (data.parent, Path()))
 
 
 def _folders_around(near: Sequence[Path]) -> Iterator[Path]:

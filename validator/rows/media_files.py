@@ -20,11 +20,13 @@ _REMEMBERED_FILES = 1 << 16  # a file that many rows name is read once
 class MediaFile(NamedTuple):
     """A file of an image, video or sound. `identity`: bytes that are equal for files of equal content. The size and the
     first and last 16 KiB decide, so that large files are not read whole. `size`: size of an image; None if it is not
-    known. `no_image`: what is wrong with the file if it surely holds no image."""
+    known. `no_image`: what is wrong with the file if it surely holds no image. `is_cut`: True if the file begins as an
+    image whose size should be known, and is not."""
 
     identity: bytes
     size: ImageSize | None = None
     no_image: str = ""
+    is_cut: bool = False
 
 
 def row_media_files(value: object, folder: str) -> Iterator[MediaFile]:
@@ -84,7 +86,9 @@ def _read_media_file(path: Path, size: int, _changed: int) -> MediaFile:
         stream.seek(max(size - HEAD_BYTES, len(head)))
         identity = _digest(b"%d" % size + head + stream.read(HEAD_BYTES))
         stream.seek(0)
-        return MediaFile(identity, image_header.image_size(stream), image_header.is_no_image(head))
+        found = image_header.image_size(stream)
+        cut = found is None and image_header.has_known_beginning(head)
+        return MediaFile(identity, found, image_header.is_no_image(head), cut)
 
 
 def _digest(content: bytes) -> bytes:

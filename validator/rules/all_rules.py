@@ -24,6 +24,7 @@ from validator.rules import (
     data_processing,
     dataset_columns,
     dataset_files,
+    dataset_media,
     dataset_size,
     deepspeed_and_recipe,
     deepspeed_file,

@@ -1,17 +1,15 @@
-"""PTH107 to PTH111, PTH116 and PTH118 to PTH123: what a dataset_info.json entry says of its rows, and whether the rows
-agree: columns, tags, media, loading scripts."""
+"""PTH107 to PTH111, PTH116, PTH118 to PTH120, PTH122 and PTH123: what a dataset_info.json entry says of its rows, and
+whether the rows agree: columns, tags, loading scripts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from validator.finding import Place
 from validator.recipe import safe_read
 from validator.recipe.suggestions import suggest
-from validator.rows.dataset_attr import FORMATTINGS, MODALITIES, SOURCE_OF_KEY, entry_faults
-from validator.rows.media_columns import first_media_fault, media_dir_remedy, missing_media_files
+from validator.rows.dataset_attr import FORMATTINGS, SOURCE_OF_KEY, entry_faults
 from validator.rows.outcomes import first_fatal_row, why_none_trained
 from validator.rules import subjects
 from validator.rules.dataset_files import entry_remedy, guessed_format, why_unrecognized
@@ -233,37 +231,6 @@ def cloud_address_refused(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> F
         yield at("cloud_file_name"), f"{found}; write such an address, or download `{address}` and use `file_name`"
 
 
-@rule("PTH121", ERROR, about=subjects.datasets)
-def media_refused(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
-    """The samples hold pictures, films or sound that the run cannot use.
-
-    Why: "This model does not support image input", or a file that is not there, while the data is tokenized, on every
-    rank; or "The number of images does not match the number of <image> tokens". Looked at are the first rows of a
-    local file.
-    Source: llamafactory/data/mm_plugin.py:MMPluginMixin._validate_input,
-    llamafactory/data/mm_plugin.py:MMPluginMixin._validate_messages,
-    llamafactory/data/converter.py:DatasetConverter._find_medias
-    Fix: a template for images and a model that goes with it; `media_dir` is the folder that the paths count from
-    (default: `dataset_dir`); in the turns one `<image>` for each picture.
-    """
-    media = run.template_media
-    for part, kind in MODALITIES.items() if run.template and run.task.stage != "pt" else ():
-        missing = _missing_media_file(run, dataset, part)
-        if kind not in media and _has_media(dataset, part):
-            found = f"data set `{dataset.name}` holds {part}, and template {run.args.get('template')} takes none"
-            remedy = f"train a model that takes {part}, with its template"
-            yield at("columns", part, conflicts_with=("template",)), f"{found}; {remedy}"
-            continue
-        if missing:
-            path, number = missing
-            where = run.args.get("media_dir") or dataset.folder
-            near = (*dict.fromkeys(file.parent for file in dataset.files), *run.workspace.folders[:1])
-            found = f"data set `{dataset.name}`: `{path}` of row {number} is not in `{where}`"
-            yield at("columns", part), f"{found}; {media_dir_remedy(path, near)}"
-        if media and (why := _row_with_wrong_media_count(run, dataset, part)):
-            yield at("columns", part), f"data set `{dataset.name}`: {why}"
-
-
 @rule("PTH122", NOTE, about=subjects.datasets)
 def package_needed(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     """The data are read with a package that LLaMA-Factory does not bring.
@@ -302,43 +269,16 @@ def _why_untrained(run: RunSettings, at: PlaceIn, dataset: Dataset, rows: Sequen
         return ""
     untrained, route = why_none_trained(dataset.attr, run.task.stage, rows), at().route
     why = f"no row can be trained: {untrained}" if untrained else ""
-    why = why or first_fatal_row(dataset.attr, run.task.stage, _rows_surely_read(run, dataset))
+    why = why or first_fatal_row(dataset.attr, run.task.stage, rows_surely_read(run, dataset))
     calls = ((each, subject) for each in _RULES_ON_COLUMNS for subject in subjects.datasets(run)) if why else ()
     reported = (place for each, subject in calls for place, *_ in each.check(run, *subject))
     return "" if any(isinstance(place, Place) and place.route[: len(route)] == route for place in reported) else why
 
 
-def _rows_surely_read(run: RunSettings, dataset: Dataset) -> Sequence[Mapping[str, Any]]:
+def rows_surely_read(run: RunSettings, dataset: Dataset) -> Sequence[Mapping[str, Any]]:
     """Return those first rows of a data set that the run reads in any case: as many as `max_samples` allows. Empty if
     `num_samples` draws rows at random, or if the rows cannot be read."""
     rows = dataset.rows
     if not rows or rows.problem or "num_samples" in dataset.entry:  # which draws rows at random
         return ()
     return rows.head[: int(run.args.number("max_samples") or len(rows.head))]
-
-
-def _row_with_wrong_media_count(run: RunSettings, dataset: Dataset, part: str) -> str:
-    """Return, as text for a message, the first row whose number of placeholders differs from its number of media files;
-    an empty string if there is none, or if the data set's entry cannot be used. `part`: images, videos or audios."""
-    if dataset.entry.get("formatting", "alpaca") not in FORMATTINGS or any(entry_faults(dataset.entry)):
-        return ""
-    return first_media_fault(dataset.attr, run.task.stage, _rows_surely_read(run, dataset), part)
-
-
-def _has_media(dataset: Dataset, part: str) -> bool:
-    """True if one of the data set's first rows has a file in the column for `part` (images, videos or audios)."""
-    column, rows = dataset.attr.columns.get(part) or "", dataset.rows
-    return bool(column and rows and any(row.get(column) for row in rows.head))
-
-
-def _missing_media_file(run: RunSettings, dataset: Dataset, part: str) -> tuple[str, int] | None:
-    """Return the path of the first file that LLaMA-Factory finds neither in `media_dir` nor in the working directory,
-    and the number of its row. None if no file of the first rows is missing. `part`: images, videos or audios."""
-    column = dataset.attr.columns.get(part) or ""
-    folder = str(run.args.get("media_dir") or dataset.folder)
-    for number, row in enumerate(_rows_surely_read(run, dataset) if column else (), 1):
-        paths = missing_media_files(row.get(column), folder)
-        absent = (path for path in paths if not run.workspace.find(f"{folder}/{path}"))
-        if path := next((path for path in absent if not run.workspace.may_be_elsewhere(Path(folder, path))), ""):
-            return path, number
-    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from validator.knowledge import tables
 from validator.recipe import safe_read
 from validator.recipe.suggestions import suggest, unknown_name
 from validator.rows import entry_inference
+from validator.rows.csv_rows import separator_fault
 from validator.rows.dataset_attr import SAMPLE_PARTS, SOURCE_OF_KEY
 from validator.rules import file_paths, subjects
 from validator.rules.missing_paths import is_missing, registry_is_elsewhere
@@ -35,11 +37,16 @@ def guessed_format(dataset: Dataset) -> str:
 
 
 def why_unrecognized(dataset: Dataset) -> str:
-    """Return that the first rows must be corrected, and why, if no dataset_info.json entry can describe them; an empty
-    string if an entry can."""
+    """Return what to do if no dataset_info.json entry is known for the first rows, and why: to name the columns in the
+    entry, or to correct the rows. An empty string if an entry is known."""
     try:
         entry_inference.infer_entry(_first_rows(dataset))
     except entry_inference.UnknownFormError as err:
+        if dataset.path.suffix == ".csv" and (fault := separator_fault(err.columns)):
+            return fault
+        if err.proposed:
+            columns = json.dumps(err.proposed, ensure_ascii=False)
+            return f'name the columns that hold them in the entry, such as "columns": {columns}'
         return f"correct the rows, which no entry of dataset_info.json can describe: {err}"
     return ""
 

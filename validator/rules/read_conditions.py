@@ -36,6 +36,13 @@ def _template_has(part: str) -> Condition:
     return lambda run: run.template is None or bool(run.template.get(part))
 
 
+def _reads_media(run: RunSettings) -> bool:
+    """True if the template takes media. Also true if the model does and the data hold some: then the template is wrong,
+    which PTH121 and TRA605 report, and not the keys."""
+    sees = run.model is not None and bool(run.model.arch.towers)
+    return _template_has("media")(run) or (sees and any(each.attr.has_media for each in run.data.datasets))
+
+
 def _has_towers(run: RunSettings) -> bool:
     return run.model is None or bool(run.model.arch.towers)
 
@@ -188,7 +195,7 @@ READ_BY_SWITCH: ConditionTable = (
 # Tools such as LLaMA Board, templates and habit write the defaults of these keys into recipes where nothing reads them,
 # or what a default says is so anyway.
 READ_BY_CONTEXT: ConditionTable = (
-    ("image_* video_* audio_* use_audio_in_video crop_to_patches", _template_has("media"), "a template for images"),
+    ("image_* video_* audio_* use_audio_in_video crop_to_patches", _reads_media, "a template for images"),
     ("freeze_vision_tower freeze_multi_modal_* freeze_language_model", _has_towers, "a multimodal model"),
     ("enable_thinking preserve_thinking", _template_has("reasoning"), "a template of a reasoning model"),
     ("mix_strategy", _mixes_datasets, "several data sets"),

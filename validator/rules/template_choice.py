@@ -34,7 +34,8 @@ def registered_template(name: str) -> str | None:
     return None
 
 
-def _own_template(run: RunSettings) -> str | None:
+def own_template(run: RunSettings) -> str | None:
+    """Return the template of the run's model; None if it is not known."""
     name = run.args.get("model_name_or_path")
     template = run.model.template if run.model else None
     return template or (registered_template(name) if isinstance(name, str) else None)
@@ -43,7 +44,7 @@ def _own_template(run: RunSettings) -> str | None:
 def _family_template(run: RunSettings) -> str | None:
     """Return the template of the run's model. For a base model, return the template of the chat-tuned model of its
     family. None if neither is known."""
-    template = _own_template(run)
+    template = own_template(run)
     if template or run.model is None or not run.model.hub:
         return template
     try:
@@ -74,7 +75,7 @@ def template_unknown(run: RunSettings) -> Findings:
         lines = f"`# llamafactory: {having[0]}` into the header block, and run `pip install llamafactory=={having[0]}`"
         yield "template", f"{found}; write {lines}"
     else:
-        own = _own_template(run)
+        own = own_template(run)
         better = f"template `{name}` is not known; write `template: {own}`, the model's" if own else ""
         text, to = better or unknown_name("template", name, known), own or nearest_name(name, known)
         yield "template", text, set_value("template", to, safe=False) if to else None
@@ -153,7 +154,7 @@ def template_of_another_family(run: RunSettings) -> Findings:
     Source: llamafactory/extras/constants.py:register_model_group
     Fix: the template that LLaMA-Factory registers for the model. `x` and `x_nothink` both pass.
     """
-    own, name = _own_template(run), run.args.get("template")
+    own, name = own_template(run), run.args.get("template")
     if not own or run.template is None or run.task.stage == "pt" or name == own:
         return
     if str(name).removesuffix("_nothink") == own.removesuffix("_nothink") or _may_suit_model(run, str(name)):
