@@ -220,7 +220,9 @@ def needs(draft: NewRecipe) -> list[str]:
     wanted = list(dict.fromkeys(needed_packages.pip_requirement(each, draft.run) for each in needed))
     capability = draft.machine.device.capability
     if capability is not None and capability < without_kernels():
-        wanted.append("a torch of the CUDA 12.6 wheels, as newer ones leave Volta out")
+        wanted.append(
+            "torch from the CUDA 12.6 wheels, or 2.8 to 2.10 from those of CUDA 12.8, as others leave Volta out"
+        )
     licence = yaml_table("models")[draft.model.id or ""]["licence"]
     accepted = ["its licence accepted on the hub"] if licence.startswith(GATED) else []
     shared = ["output_dir on storage that all nodes see"] if draft.machine.nodes > 1 else []

@@ -111,6 +111,17 @@ def test_without_llamafactory(there: dict[str, str], says: str, monkeypatch: pyt
         local_launch.check_launchable(launch("1xa100-80g"), 1)
 
 
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize(("machine", "extra"), [("8xascend-910b-64g", "ascend"), ("8xmi300x-192g", "amd")])
+def test_without_llamafactory_the_page_counts_where_pip_brings_another_torch(
+    machine: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(InstalledPackages, "versions", lambda _self, _names: {})
+    says = f'torch first, then `pip install ".[{extra}]"` in a copy of this repository'
+    with pytest.raises(RecipeError, match=re.escape(says)):
+        local_launch.check_launchable(launch(machine), 1)
+
+
 def test_several_nodes_need_rank_and_address(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool(bare, "llamafactory-cli", "exit 0")
     with pytest.raises(RecipeError, match="needs NODE_RANK"):

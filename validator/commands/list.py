@@ -14,7 +14,7 @@ from validator.errors import RecipeError
 from validator.escaping import shell_join
 from validator.knowledge import guidance
 from validator.knowledge.devices import parse_machine
-from validator.output.terminal import columns_left_out, emit, format_table
+from validator.output.terminal import columns_left_out, emit, format_table, print_lines
 from validator.plan.new_recipe import PLANNED_STAGES
 from validator.plan.other_machines import usual_host_ram
 from validator.rules.problems import is_free_of_errors
@@ -38,6 +38,8 @@ def command(machine: str | None, model: str | None, method: str | None, host_ram
     filter one row for each machine.
     """
     method = method.lower() if method else None
+    if machine and (note := parse_machine(machine).note):
+        print_lines(note, err=True)
     rows = bundled_recipes.catalogue_rows(machine, model, method, host_ram)
     if machine and not rows:
         rows = _rows_of_other_devices(machine, model, method, host_ram)

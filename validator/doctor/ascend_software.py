@@ -9,11 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from validator.doctor.check_result import CheckContext, CheckResult, error, ok, warning
-from validator.doctor.torch_build import INSTALL_PAGE, vendor_of
+from validator.doctor.torch_build import vendor_of
 from validator.knowledge import releases
 from validator.knowledge.tables import yaml_table
 from validator.machine import ascend
 from validator.machine.installed_packages import InstalledPackages, find_installed
+from validator.run.needed_packages import INSTALL_PAGE
 from validator.run.settings import RunSettings
 
 _HOME_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")  # which set_env.sh sets

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from validator.doctor.check_result import CheckContext, CheckResult, State, error, ok, result, warning
+from validator.doctor.torch_build import vendor_of
 from validator.errors import RecipeError
 from validator.escaping import shell_join
 from validator.knowledge import node_environment, releases
@@ -151,9 +152,11 @@ def check_packages(run: RunSettings | None, context: CheckContext) -> Iterator[C
     LLaMA-Factory is missing, yield only that: an error with a recipe, a warning without."""
     packages = find_installed(context.site_packages)
     if "llamafactory" not in packages.all_versions:
-        requirement = f"llamafactory {run.releases.required_pairs[0][0] if run else releases.newest_pair()[0]}"
-        remedy = install_command(run, packages) if run else f"pip install {requirement.replace(' ', '==')}"
-        yield result("error" if run else "warning", "llamafactory is not installed", requirement, remedy)
+        release = run.releases.required_pairs[0][0] if run else releases.newest_pair()[0]
+        vendor = vendor_of(run, context)
+        usual = needed_packages.llamafactory_install(vendor, [f"llamafactory=={release}"])
+        remedy = install_command(run, packages, vendor) if run else usual
+        yield result("error" if run else "warning", "llamafactory is not installed", f"llamafactory {release}", remedy)
         return
     if not installed_packages.has_packaging():
         yield warning("releases are not compared", "packaging", "pip install packaging")

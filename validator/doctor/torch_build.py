@@ -15,9 +15,9 @@ from validator.knowledge.tables import yaml_table
 from validator.machine import installed_packages, nvidia
 from validator.machine.installed_packages import InstalledPackages, find_installed
 from validator.machine.nvidia import NvidiaDriver
+from validator.run.needed_packages import INSTALL_PAGE
 from validator.run.settings import RunSettings
 
-INSTALL_PAGE = "docs/howto/install.md"
 _INSTALL_REMEDY = f"install the build for it as {INSTALL_PAGE} says"
 _VERSION_LINE = re.compile(r"^(__version__|cuda|hip)\b[^=\n]*= '([^']*)'", re.MULTILINE)
 

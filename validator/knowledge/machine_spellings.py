@@ -24,6 +24,10 @@ _FORMS = (
 )
 # A server that is sold with eight devices of the name behind the word.
 _SERVER_OF_EIGHT = r"[dh]gx[ -](?P<name>.+)"
+# Servers that are sold with eight devices and have a name of their own, which is among the short forms of devices.yaml.
+_NAMED_SERVERS = (
+    rf"(?:(?P<nodes>{_NUMBER})(?: ?{_NODE_UNIT} ?|{_TIMES}| ))?(?P<name>(?:huawei |华为 ?)?atlas[ -]?800[it][ -]?a2)"
+)
 
 # Words of product names and of forms of a card that tell no two devices of the table apart.
 _IDLE_WORDS = (
@@ -58,6 +62,8 @@ class MachineReading(NamedTuple):
 def machine_readings(text: str) -> Iterator[MachineReading]:
     """Yield the possible readings of a machine, the plainest first. The last one is a single device of this name."""
     words = " ".join(text.replace("＊", "*").split())
+    if match := re.fullmatch(_NAMED_SERVERS, words, re.IGNORECASE):
+        yield MachineReading(_read_number(match["nodes"]), 8, match["name"])
     for form in _FORMS:
         if match := re.fullmatch(form, words, re.IGNORECASE):
             found = match.groupdict()

@@ -23,7 +23,6 @@ from types import FrameType, MappingProxyType
 from typing import IO
 
 from validator.errors import RecipeError
-from validator.escaping import shell_join
 from validator.knowledge import releases
 from validator.machine import host, nvidia
 from validator.machine.installed_packages import InstalledPackages, find_installed
@@ -103,7 +102,9 @@ def check_launchable(launch: Launch, nodes: int) -> None:
     if shutil.which("llamafactory-cli") is None:
         if find_installed().versions(["llamafactory"]):
             raise RecipeError("llamafactory-cli is not on PATH; activate the environment that it is installed in")
-        raise RecipeError(f"llamafactory-cli is not installed here: {install_command(launch.run, find_installed())}")
+        vendor = launch.run.machine.device.vendor if launch.run.machine else ""
+        remedy = install_command(launch.run, find_installed(), vendor)
+        raise RecipeError(f"llamafactory-cli is not installed here: {remedy}")
     variables = rendezvous_env(nodes)
     elastic = launch.launcher != "accelerate" and "RDZV_ID" in os.environ
     if nodes > 1 and "NODE_RANK" not in variables and not elastic:
@@ -114,9 +115,9 @@ def check_launchable(launch: Launch, nodes: int) -> None:
         raise RecipeError(f"a run on {nodes} nodes needs MASTER_ADDR, the address of node 0, in the environment")
 
 
-def install_command(run: RunSettings, packages: InstalledPackages) -> str:
-    """Return the pip command for LLaMA-Factory and for what else a run would stop without, as far as it is not
-    installed. Packages that need more than pip are left out."""
+def install_command(run: RunSettings, packages: InstalledPackages, vendor: str) -> str:
+    """Return how to install LLaMA-Factory and what else a run would stop without, as far as it is not installed, for
+    the devices of a vendor. Packages that need more than pip are left out."""
     needed = [each for each in needed_packages.needed_packages(run) if each.dies != needed_packages.NEVER]
     installed = packages.versions(each.package for each in needed)
     missing = [
@@ -125,7 +126,7 @@ def install_command(run: RunSettings, packages: InstalledPackages) -> str:
         if not each.install and each.package not in installed and not (each.module and packages.has_module(each.module))
     ]
     release = run.releases.required_pairs[0][0]
-    return shell_join(["pip", "install", *dict.fromkeys([f"llamafactory=={release}", *missing])])
+    return needed_packages.llamafactory_install(vendor, [*dict.fromkeys([f"llamafactory=={release}", *missing])])
 
 
 @contextmanager

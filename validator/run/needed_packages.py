@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from validator.escaping import shell_join
 from validator.knowledge.node_environment import is_env_enabled
 from validator.knowledge.releases import ENGINE_FIELDS
 from validator.knowledge.tables import yaml_table
@@ -15,6 +16,7 @@ from .model_files import hub_models
 from .settings import RunSettings
 
 NEVER = "never"
+INSTALL_PAGE = "docs/howto/install.md"
 _OTHER_ENTRIES = ("sources", "bounds", "elsewhere")  # of the table, beside settings
 _REQUIREMENT = re.compile(r"([\w.-]+)(.*)")
 # A model of a folder is not asked for at a hub (extras/misc.py, try_download_model_from_other_hub).
@@ -136,3 +138,14 @@ def suitable_releases(package: str) -> str:
     """Return the releases of a package that LLaMA-Factory is made for, as a range of PEP 440; empty if any will do."""
     bounds: Mapping[str, str] = yaml_table("packages")["bounds"]["releases"]
     return bounds.get(package, "")
+
+
+def llamafactory_install(vendor: str, requirements: Sequence[str]) -> str:
+    """Return how LLaMA-Factory, and what else stands in `requirements`, is installed for the devices of a vendor. The
+    torch of the package index sees no device of Ascend and AMD; for these the extras of this package (pyproject.toml)
+    follow another torch."""
+    if vendor not in ("ascend", "amd"):
+        return shell_join(["pip", "install", *requirements])
+    return (
+        f'torch first, then `pip install ".[{vendor}]"` in a copy of this repository, as {INSTALL_PAGE}#{vendor} says'
+    )
