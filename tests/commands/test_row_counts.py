@@ -16,6 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 from validator.cli import group
+from validator.recipe.recipe_file import load_recipe
+from validator.run.settings import resolve
 
 RECIPE = "qwen3-8b-4090x2-lora"
 COUNTING = ["validator/run/*count*.py", "validator/run/data_*.py", "validator/dataset/row_selection.py"]
@@ -236,7 +238,12 @@ def test_a_planned_recipe_states_the_rows_that_its_hours_are_for(
     said = " ".join(run(*words, "--write", "mine.yaml").split())
     steps = answer("explain", "mine.yaml")["time"]["steps"]
     assert f"expected for 500 samples in {steps} steps" in said
-    assert "# rows: 500  # of the data set; the hours are for these\n" in Path("mine.yaml").read_text()
+    header = Path("mine.yaml").read_text().partition("# predicted")[0]
+    assert header.endswith(
+        "# samples: 20000  # recommended; yours are the rows below\n"
+        "# rows: 500  # of the data set; the hours are for these\n"
+    )
+    assert resolve(load_recipe("mine.yaml")).declared.samples == 20000
     assert_alike("mine.yaml", 500)
 
 

@@ -232,3 +232,25 @@ def test_no_part_of_the_tokens_is_said_to_be_more_than_all(stage: str, said: str
     pairs = _on_pairs(tmp_path)
     assert pairs.tokens.answers_per_epoch > pairs.tokens.per_epoch
     assert said in data_text.tokens_sentence(replace(pairs, stage=stage))
+
+
+@pytest.mark.parametrize(
+    ("more", "keys", "told"),
+    [
+        (0, {}, ""),
+        (0, {"val_size": 0.1}, "45 of the 50 rows that were read; 5 for evaluation"),
+        (3, {}, "50 of the 53 rows that were read; 3 repeated"),
+        (0, {"max_samples": 20}, "20 of the 50 rows that were read; 30 left out by the recipe"),
+        (0, {"max_samples": 20, "val_size": 4}, "16 of the 50 rows that were read; "
+         "4 for evaluation, 30 left out by the recipe"),
+    ],
+)  # fmt: skip
+def test_rows_that_are_not_counted_are_told(tmp_path: Path, more: int, keys: dict[str, Any], told: str) -> None:
+    rows = clean(50)
+    report = report_on(tmp_path, [*rows, *rows[:more]], **keys)
+    assert [*data_text.rows_not_counted(report)] == ([f"here: {told}"] if told else [])
+
+
+def test_a_dropped_row_is_not_counted(tmp_path: Path) -> None:
+    report = report_on(tmp_path, [*clean(50), {"instruction": "a", "input": "", "output": None}])
+    assert [*data_text.rows_not_counted(report)] == ["here: 50 of the 51 rows that were read; 1 dropped"]

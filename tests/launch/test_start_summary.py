@@ -42,7 +42,8 @@ def test_a_dry_run_says_what_a_start_would_do() -> None:
     assert said["memory"].startswith("fits: 19")
     assert "usable), " in said["memory"]
     assert " expected (" in said["time"]
-    assert said["time"].endswith(" steps")
+    assert " steps; assumed: samples of some " in said["time"]
+    assert said["time"].endswith(" tokens, as published of the data sets")
     assert said["download"].startswith("`Qwen/Qwen2.5-7B-Instruct`, 14.2 GiB from Hugging Face into ")
     assert said["download"].endswith("; data set `llamafactory/alpaca_gpt4_en`")
     assert said["result"].startswith(f"{Path.cwd()}/saves/x, up to ")

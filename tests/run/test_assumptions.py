@@ -13,6 +13,7 @@ from validator.check.checking import check_document
 from validator.cli import group
 from validator.finding import Assumption, Report
 from validator.output.findings import format_findings
+from validator.physics.estimate import GIB
 from validator.recipe.recipe_file import parse_recipe
 from validator.run.assumptions import verdict_assumptions
 from validator.run.prediction import predict
@@ -154,6 +155,9 @@ def test_main_memory_that_is_not_given_is_named_where_it_is_much() -> None:
     values = {**MIXTRAL, "cutoff_len": 1024}
     found = assumption(judged("2xa100-80g", **values), "host_memory")
     assert found
+    band = predict(judged("2xa100-80g", **values)).host_memory
+    assert band
+    assert f" a node, the upper end of {band.low / GIB:,.1f} to {band.high / GIB:,.1f}; " in found.text
     for ram, fits in ((float(found.turns_at), True), (0.7 * float(found.turns_at), False)):
         assert (predict(judged("2xa100-80g", f"host_ram_gib: {ram:.0f}", **values)).host_verdict == "fits") == fits
     assert assumption(judged("1xrtx-4090", **{**QWEN3, "cutoff_len": 512}), "host_memory") is None

@@ -21,7 +21,7 @@ from validator.recipe.yaml_writer import format_scalar
 from validator.rows.entry_inference import ROW_KINDS, TRAINABLE_STAGES
 from validator.run.dataset_registry import REGISTRY_FILE
 from validator.run.launch_command import Launch
-from validator.run.recipe_labels import ROWS_REMARK, prediction_line, stated_prediction
+from validator.run.recipe_labels import ROWS_REMARK, SAMPLES_REMARK, prediction_line, stated_prediction
 from validator.run.settings import RunSettings, resolve
 from validator.wording import plural
 
@@ -227,6 +227,7 @@ _OUTPUT_DIR_LINE = re.compile(r"(?m)^output_dir:.*$")
 # Lines that speak of the data that the recipe names, in the header block and below it.
 _DATA_DESCRIPTION_LINES = re.compile(r"(?m)^# (?:lengths|For): .*\n")
 _PREDICTED_LINE = re.compile(r"(?m)^# predicted: .*\n")
+_SAMPLES_LINE = re.compile(r"(?m)^# samples: \d+$")
 _ROWS_LINE = re.compile(r"(?m)^# rows: .*$")
 # Public text is streamed for so many steps; a file is read whole, once.
 _STREAMING_REPLACEMENTS = {
@@ -268,6 +269,7 @@ def _text_for_user_data(text: str, target: Path, data: UserData) -> str:
     dataset = f"dataset: {format_scalar(data.name)}"
     text = _DATASET_LINE.sub(lambda _: dataset, _DATA_DESCRIPTION_LINES.sub("", text))
     text = _ROWS_LINE.sub(f"# rows: {data.rows}{ROWS_REMARK}", text)
+    text = _SAMPLES_LINE.sub(rf"\g<0>{SAMPLES_REMARK}", text)
     for written, instead in _STREAMING_REPLACEMENTS.items():
         text = re.sub(written, instead, text)
     run = resolve(parse_recipe(str(target), text))

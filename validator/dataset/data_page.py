@@ -50,7 +50,7 @@ def is_own_page(data: bytes) -> bool:
 def format_page(report: DataReport) -> str:
     """Return the answer of `data` as one HTML page."""
     name = escape(report.path)
-    parts = (_head(report), _lengths(report), _amount(report.amount), _quality(report),
+    parts = (_head(report), _lengths(report), _amount(report), _quality(report),
              _paragraphs(f"Note: {note}" for note in report.notes))  # fmt: skip
     body = "\n".join(line for part in parts for line in part)
     head = f"{_HEAD}\n{_MARK}\n{_CSP}\n{_VIEW}\n<title>{name}: training data</title>\n<style>{_STYLE}</style>\n</head>"
@@ -93,12 +93,14 @@ def _lengths(report: DataReport) -> Iterator[str]:
     yield "</details>"
 
 
-def _amount(amount: SampleGuidance) -> Iterator[str]:
+def _amount(report: DataReport) -> Iterator[str]:
+    amount = report.amount
     if not amount.rows:
         return
     yield f"<h2>Amount: {escape(amount.verdict)}</h2>"
     yield guidance_zones_svg(amount)
-    yield from _paragraphs([data_text.amount_sentence(amount), *data_text.amount_reasons(amount)])
+    reasons = [*data_text.rows_not_counted(report), *data_text.amount_reasons(amount)]
+    yield from _paragraphs([data_text.amount_sentence(amount), *reasons])
     if amount.sources:
         yield from _paragraphs([f"Guidance: {'; '.join(one.get('url') or one['cite'] for one in amount.sources)}"])
 

@@ -8,6 +8,7 @@ from validator import escaping
 from validator.dataset.data_report import DataReport, better_cutoff
 from validator.dataset.sample_guidance import SampleGuidance
 from validator.dataset.user_input import Registration
+from validator.knowledge import guidance
 from validator.output.terminal import draw_bar
 from validator.rows.dataset_attr import entry_as_json
 from validator.wording import format_duration, format_duration_range, plural
@@ -19,7 +20,7 @@ _PAIRED_STAGES = ("dpo", "rm")
 
 def format_report(report: DataReport) -> str:
     """Return the answer of `data` as lines of text."""
-    parts = (_head(report), map(str, report.problems), _rows(report), _lengths(report), _amount(report.amount),
+    parts = (_head(report), map(str, report.problems), _rows(report), _lengths(report), _amount(report),
              _quality(report), _notes(report))  # fmt: skip
     return escaping.escape_lines(wrap_lines((line for part in parts for line in part), terminal_width()))
 
@@ -108,7 +109,8 @@ def cutoff_sentences(report: DataReport) -> Iterator[str]:
                f"({memory.longest:,} tokens), {memory.cutoff_gib:.1f} at cutoff_len{usable}")  # fmt: skip
 
 
-def _amount(amount: SampleGuidance) -> Iterator[str]:
+def _amount(report: DataReport) -> Iterator[str]:
+    amount = report.amount
     if not amount.rows:
         return
     yield ""
@@ -117,7 +119,19 @@ def _amount(amount: SampleGuidance) -> Iterator[str]:
     scale = max([amount.rows, *(size for _, size in marks)])
     for name, size in [*marks, ("here", amount.rows)] if marks else []:
         yield f"  {name:<11} {size:>9,}  {draw_bar(size, scale)}".rstrip()
-    yield from (f"  {sentence}" for sentence in amount_reasons(amount))
+    yield from (f"  {sentence}" for sentence in (*rows_not_counted(report), *amount_reasons(amount)))
+
+
+def rows_not_counted(report: DataReport) -> Iterator[str]:
+    """Yield a sentence on the rows that were read and are not among the different samples that are trained on, if there
+    are such rows."""
+    rows, amount = report.rows, report.amount
+    repeated = sum(one.rows for one in report.quality if one.kind == "exact duplicates")
+    why = {"for evaluation": rows.evaluated, "dropped": rows.dropped, "repeated": repeated}
+    why["left out by the recipe"] = rows.read - amount.rows - sum(why.values())
+    if amount.unit == guidance.SAMPLE_UNIT and amount.rows < rows.read:
+        others = ", ".join(f"{number:,} {words}" for words, number in why.items() if number > 0)
+        yield f"here: {amount.rows:,} of the {rows.read:,} rows that were read; {others}"
 
 
 def amount_sentence(amount: SampleGuidance) -> str:

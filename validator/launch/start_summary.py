@@ -58,7 +58,8 @@ def _time(run: RunSettings) -> str:
         return f"{format_duration(time.step.expected)} a step; the number of samples is not known"
     steps = f", {time.steps:,} {plural(time.steps, 'step')}" if time.steps else ""
     band = format_duration_range(time.run.low, time.run.high)
-    return f"{format_duration(time.run.expected)} expected ({band}){steps}"
+    predicted = f"{format_duration(time.run.expected)} expected ({band}){steps}"
+    return "; ".join([predicted, *(f"assumed: {each}" for each in time.assumed)])
 
 
 def _downloads(run: RunSettings) -> Iterator[str]:

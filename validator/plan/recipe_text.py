@@ -72,7 +72,7 @@ def _header_lines(draft: NewRecipe, planned: bool) -> Iterator[tuple[str, Any]]:
         "host_ram_gib": machine.host_ram_gib and f"{machine.host_ram_gib:g}",
         "network": machine.network,
         "price": machine.price,
-        "samples": draft.planned_samples,
+        "samples": _samples(draft),
         "rows": header.get("rows") or _own_rows(draft),
         "lengths": header.get("lengths"),
         "packages": draft.packages and f"[{', '.join(draft.packages)}]",
@@ -83,6 +83,11 @@ def _header_lines(draft: NewRecipe, planned: bool) -> Iterator[tuple[str, Any]]:
         yield "predicted", recipe_labels.prediction_line(prediction)
     if planned:
         yield "origin", f"plan of llamafactory-recipes {__version__}"
+
+
+def _samples(draft: NewRecipe) -> str | None:
+    remark = recipe_labels.SAMPLES_REMARK if _own_rows(draft) and not draft.samples else ""
+    return f"{draft.planned_samples}{remark}" if draft.planned_samples else None
 
 
 def _own_rows(draft: NewRecipe) -> str | None:

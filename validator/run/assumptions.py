@@ -137,8 +137,9 @@ def _host_memory(run: RunSettings) -> Iterator[Assumption]:
     usual = _USUAL_SHARE_OF_DEVICES * machine.devices * (machine.device.memory_gib or 0.0)
     if device_verdict != "exceeds" and host.high / GIB > max(usual, _USUAL_GIB):
         needed = ceil(host.high / GIB)
-        taken = f"{machine.host_ram_gib:g} is a usual server's" if machine.host_ram_gib else "which is not given"
-        text = f"fits from {needed:,} GiB of main memory a node, {taken} (`# host_ram_gib:`, `--host-ram`)"
+        taken = f"{machine.host_ram_gib:g} is a usual server's" if machine.host_ram_gib else "the node's is not given"
+        band = f"the upper end of {host.low / GIB:,.1f} to {host.high / GIB:,.1f}"
+        text = f"fits from {needed:,} GiB of main memory a node, {band}; {taken} (`# host_ram_gib:`, `--host-ram`)"
         code = "FIT007" if machine.host_ram_gib is None and offloads_to_host(run) else ""
         yield Assumption("host_memory", machine.host_ram_gib, needed, text, code)
 

@@ -19,6 +19,7 @@ from validator.run.training_time import predict_training_time
 
 # What stands behind `rows` in the header block of a recipe for the user's own data.
 ROWS_REMARK = "  # of the data set; the hours are for these"
+SAMPLES_REMARK = "  # recommended; yours are the rows below"
 # From this length on it is part of the name.
 LONG_CONTEXT = 8192
 
