@@ -16,7 +16,7 @@ from real.test_training import RECIPE, ROOT, SHORT, start, train
 from validator.cli import group
 from validator.errors import RecipeError
 from validator.launch import resume
-from validator.recipe.recipe_file import parse_recipe, with_overrides
+from validator.recipe.recipe_file import load_recipe, parse_recipe, with_overrides
 from validator.run import checkpoint_integrity as written
 from validator.run.checkpoints import checkpoints_in
 from validator.run.settings import RunSettings, resolve
@@ -59,6 +59,20 @@ def test_the_line(words: tuple[str, ...], says: str, folder: Path) -> None:
     for step in (200, 300):
         whole(folder, step, epoch=step / 200)
     assert [*resume.resume_messages(resolved(*words), dry=False)] == [says]
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+def test_the_output_folder_is_the_working_directorys_wherever_the_recipe_lies(
+    absolute: bool, folder: Path, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path.parent / f"{tmp_path.name}-recipes"
+    (elsewhere / "out").mkdir(parents=True)
+    recipe = elsewhere / "x.yaml"
+    recipe.write_text(BASE)
+    whole(folder, 300)
+    words = (f"output_dir={folder}",) if absolute else ()
+    run = resolve(with_overrides(load_recipe(str(recipe)), words))
+    assert [*resume.resume_messages(run, dry=True)] == ["goes on from checkpoint-300 (step 300 of 1,000, 30%)"]
 
 
 @pytest.mark.parametrize("words", [(), ("do_train=false",), ("output_dir=elsewhere",)])

@@ -143,10 +143,10 @@ def output_dir(run: RunSettings) -> Path:
 
 def output_folder(run: RunSettings) -> Path | None:
     """Return the path of the folder that the run writes to, spelled as in the recipe's `output_dir`; None if the folder
-    does not exist."""
+    does not exist. It lies in the working directory, wherever the recipe lies."""
     folder = safe_read.expand_home(str(run.args.get("output_dir") or DEFAULT_OUTPUT_DIR))
-    location = run.workspace.find(str(folder))
-    return folder if location and location[1] and safe_read.path_kind(location[0]) == "folder" else None
+    is_there = run.workspace.folders and safe_read.path_kind(run.workspace.start / folder) == "folder"
+    return folder if is_there else None
 
 
 def found_checkpoints(run: RunSettings) -> list[TrainerCheckpoint]:

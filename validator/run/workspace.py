@@ -36,10 +36,11 @@ class Workspace:
 
     def find(self, path: str) -> tuple[Path, bool] | None:
         """Return the first folder's path under which the relative path exists, and True if LLaMA-Factory would find it.
-        LLaMA-Factory looks only in the working directory. None if the path exists in none of the folders."""
-        return next(
-            ((each / path, each == self._start) for each in self.folders if safe_read.path_kind(each / path)), None
-        )
+        LLaMA-Factory looks only in the working directory, and finds an absolute path anywhere. None if the path exists
+        in none of the folders."""
+        is_absolute = Path(path).is_absolute()
+        found = (each for each in self.folders if safe_read.path_kind(each / path))
+        return next(((each / path, is_absolute or each == self.start) for each in found), None)
 
     def may_be_elsewhere(self, path: str | Path, kind: str = "data") -> bool:
         """True if a path that is missing here may exist on the training machine. Paths below the folders that are named
@@ -72,7 +73,7 @@ class Workspace:
         return Path(self.recipe).absolute().is_relative_to(folder) and not Path.cwd().is_relative_to(folder)
 
     @property
-    def _start(self) -> Path:
+    def start(self) -> Path:
         """The folder from which LLaMA-Factory is started: the working directory, or the only folder of a run without
         a file."""
         cwd = Path.cwd()
