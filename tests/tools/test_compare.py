@@ -242,7 +242,7 @@ MADE: dict[str, tuple[Callable[[Path], None], list[str]]] = {
     "a constant": (lambda at: replace(at, "PROCESS_GIB = 3.0", "PROCESS_GIB = 3.1"), ["numbers"]),
     "a word": (lambda at: replace(at, "GiB expected, {", "GiB predicted, {"), ["words only"]),
     "a sort order": (lambda at: replace(at, 'line, column, "", line', '-line, column, "", line'), ["order only"]),
-    "an exit code": (lambda at: replace(at, "message(str(err), 1)", "message(str(err), 4)"), ["exit codes"]),
+    "an exit code": (lambda at: replace(at, "(str(err), err.exit_code)", "(str(err), 4)"), ["exit codes"]),
     "a finding": (lambda at: replace(at, BEFORE_RULES, RULE + BEFORE_RULES), ["findings"]),
     "a move": (lambda at: move(at, "wording", "phrases"), []),
 }  # fmt: skip

@@ -210,47 +210,51 @@ def command(
     --machines are dated public list prices.
     """
     machines = _machines_to_compare(context)
-    if samples and data:
-        found = f"{data.counted} {plural(data.rows, 'row')}"
-        raise click.UsageError(f"`{data}` holds {found}, and with --data the plan is for these; leave out --samples")
+    _require_one_count(samples, data)
     stage, samples = planner.stage_and_samples(stage, samples, data)
     made_for = None if model and data else samples  # beside data of one's own the header says how many are recommended
-    offers: Sequence[MachineOffer] = ()
+    registry, offers = data.registry if data else None, list[MachineOffer]()
     if model and machines:
-        offers = _compare_machines(
-            RentalQuestion(
-                find_model_by_any_name(model), made_for, host_ram, cutoff_len, method, stage,
-                data.registry if data else None, network, price,
-            ),
-            machines,
-        )  # fmt: skip
+        known = find_model_by_any_name(model)
+        asked = RentalQuestion(known, made_for, host_ram, cutoff_len, method, stage, registry, network, price)
+        offers = _compare_machines(asked, machines)
         machine = _go_on_with(context, offers)
     text = str(machine)
-    stops = False
     unit_price = rented_machines.rental_price(parse_machine(text).device.id, price) if offers or price else None
     with options.open_session(simulate, _MAX_FURTHER_SIMULATIONS) as session:
         answer = planner.find_answer(
-            model, text, made_for, host_ram, cutoff_len, method, stage, fsdp, data.registry if data else None,
-            network, str(unit_price) if unit_price else None,
+            model, text, made_for, host_ram, cutoff_len, method, stage, fsdp, registry, network,
+            str(unit_price) if unit_price else None,
             partial(simulations_of_plan, session=session) if session else None,
         )  # fmt: skip
         answer = replace(answer, samples=samples)
         if scaled and answer.best:
-            answer = replace(
-                answer, scale=other_machines.plans_by_device_count(answer.best.draft, host_ram is not None)
-            )
+            scale = other_machines.plans_by_device_count(answer.best.draft, host_ram is not None)
+            answer = replace(answer, scale=scale)
         if data and answer.best:
             data.require_media(answer.best.draft.run)
-        shown = answer_rows(answer, offers)
         options_given = _given_options(context, simulated=answer.planned is not None)
         following = () if write or form == "json" else next_commands(answer, options_given, machines)
-        emit(shown, form, lambda rows: plan_text.format_plan(rows, following))
-        if write:
-            placed = planner.write_best_plan(answer.best, write, data)
-            findings, stops = preflight.data_findings(placed.recipe) if data else ([], False)
-            written = written_files.format_installed_recipe(placed, data is not None, findings, stops)
-            click.echo(written, nl=False, err=form == "json")
-    sys.exit(0 if answer.best and not stops else 1)
+        emit(answer_rows(answer, offers), form, lambda rows: plan_text.format_plan(rows, following))
+        is_usable = _write_recipe(answer, write, data, aside=form == "json") if write else True
+    sys.exit(0 if answer.best and is_usable else 1)
+
+
+def _require_one_count(samples: int | None, data: UserData | None) -> None:
+    """Raise click.UsageError if both the data and --samples say how many samples there are."""
+    if samples and data:
+        found = f"{data.counted} {plural(data.rows, 'row')}"
+        raise click.UsageError(f"`{data}` holds {found}, and with --data the plan is for these; leave out --samples")
+
+
+def _write_recipe(answer: Answer, file: Path, data: UserData | None, aside: bool) -> bool:
+    """Write the first plan as a recipe and print what was written, on standard error if `aside` is true. Return False
+    if rows of the data would end the run."""
+    placed = planner.write_best_plan(answer.best, file, data)
+    findings, stops = preflight.data_findings(placed.recipe) if data else ([], False)
+    written = written_files.format_installed_recipe(placed, data is not None, findings, stops)
+    click.echo(written, nl=False, err=aside)
+    return not stops
 
 
 def _machines_to_compare(context: click.Context) -> str | None:

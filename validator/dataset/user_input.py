@@ -65,9 +65,8 @@ def report_on_source(
 def _without_recipe(report: DataReport, run: RunSettings) -> DataReport:
     """Return the report on a data file, with a note on the settings that were taken for want of a recipe. Without a
     machine, memory is not judged for them."""
-    batch = int(run.args.number("per_device_train_batch_size"))
     epochs = f"{run.args.number('num_train_epochs'):g} epochs"
-    taken = f"lora, batch {batch} a device, {epochs}, cutoff_len {report.cutoff_len}"
+    taken = f"lora, batch {run.batch.micro_batch} a device, {epochs}, cutoff_len {report.cutoff_len}"
     note = f"no recipe: {taken} are LLaMA-Factory's defaults; `lmf-recipes data RECIPE` takes a recipe's"
     return replace(report, memory=report.memory if run.machine else None, notes=[*report.notes, note])
 
