@@ -50,6 +50,8 @@ def estimate_answer_cuts(run: RunSettings) -> AnswerCuts | None:
 
 
 def _lengths(turns: Sequence[float], answers: int, limit: int, mask_history: bool) -> SampleLengths:
+    if not turns:  # of a row that is surely not cut
+        return 0, 0, 0, 0
     sizes = [round(each) for each in turns]
     if answers:
         return answer_lengths(sum(sizes[:-answers]), sizes[-answers:], limit)
