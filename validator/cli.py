@@ -31,7 +31,7 @@ COMMANDS = (
 )
 # Words that people type for a command before they have read the help.
 _OTHER_WORDS = {
-    "plan": "init create generate make suggest recommend machines",
+    "plan": "fit fits init create generate make suggest recommend machines",
     "list": "ls search find recipes models catalogue",
     "copy": "cp get add new clone download",
     "data": "dataset datasets register",
@@ -74,9 +74,11 @@ _OTHER_OPTIONS: Sequence[tuple[str, Sequence[str]]] = (
 )  # fmt: skip
 # A model and data are named when a recipe is made, not when it is used.
 _PLAN_OPTIONS = {
-    "model": "`lmf-recipes plan --model M --write FILE.yaml` makes a recipe for a model, here `model_name_or_path=M` "
+    "model": "`lmf-recipes plan --model M --machine 2xrtx-4090 --write FILE.yaml` makes a recipe for a model, "
+    "here `model_name_or_path=M` "
     "takes another",
-    "data": "`lmf-recipes plan --model M --data FILE --write FILE.yaml` makes a recipe for your data, here "
+    "data": "`lmf-recipes plan --model M --machine 2xrtx-4090 --data FILE --write FILE.yaml` makes a recipe for your "
+    "data, here "
     "`dataset=NAME` takes another data set",
 }
 _NETWORK_IN_HEADER = (

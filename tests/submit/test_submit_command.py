@@ -110,7 +110,7 @@ def test_the_job_is_kept_and_written_anew_until_somebody_changes_it(here: Path) 
     for hours in ("3", "4"):
         done = submit("mine.yaml", "--dry-run", "--hours", hours, "--write", "mine.sh")
         assert (done.exit_code, done.stdout) == (0, "")
-        assert "the job is in mine.sh" in done.stderr
+        assert f"the job is in mine.sh; start it: mkdir -p {here / 'saves'} && sbatch mine.sh" in done.stderr
     text = (here / "mine.sh").read_text()
     assert "#SBATCH --time=04:00:00\n" in text
     (here / "mine.sh").write_text(text.replace("04:00:00", "05:00:00"))

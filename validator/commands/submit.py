@@ -15,6 +15,7 @@ import click
 from validator.check import checking
 from validator.commands import options, preflight
 from validator.errors import RecipeError
+from validator.escaping import shell_quote
 from validator.knowledge.file_kinds import RECIPE, kind_of_file
 from validator.launch import short_run as smoking
 from validator.output.terminal import print_lines
@@ -86,7 +87,8 @@ def command(
         print_lines(note, err=True)
     if write:
         atomic_write.replace_untouched_file(write, run.text)
-        print_lines(f"the job is in {write}", err=True)
+        then = f"; start it: {run.start} {shell_quote(str(write))}" if dry_run and run.start else ""
+        print_lines(f"the job is in {write}{then}", err=True)
     if dry_run:
         if not write:
             click.echo(run.text, nl=False)

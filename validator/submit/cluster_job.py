@@ -238,11 +238,13 @@ def require_single(runs: Sequence[RunToSubmit]) -> RunToSubmit:
 class Submission(NamedTuple):
     """A job that is ready to submit. `text` is the job in the scheduler's format, `notes` are messages for the user.
     `submit` hands the job to the scheduler's own client and yields lines that say how to follow the job. `submit`
-    raises RecipeError if the scheduler refuses the job."""
+    raises RecipeError if the scheduler refuses the job. `start`: the shell command that takes the file of a job that
+    was only written; empty if the engine's own page says it."""
 
     text: str
     notes: Sequence[str]
     submit: Callable[[], Iterable[str]]
+    start: str = ""
 
 
 def merge_into_array(works: Sequence[ClusterJob]) -> ClusterJob:

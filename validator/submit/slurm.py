@@ -108,7 +108,14 @@ def prepare(runs: Sequence[RunToSubmit], site: Site) -> Submission:
     if not works:
         return Submission(batch_script([each.work for each in runs], site), resumed, lambda: ["nothing is submitted"])
     job = batch_script(works, site)
-    return Submission(job, [*resumed, *submission_notes(works, site)], lambda: _submit_script(job, works, site))
+    notes = [*resumed, *submission_notes(works, site)]
+    return Submission(job, notes, lambda: _submit_script(job, works, site), _start_command(works[0], site.slurm))
+
+
+def _start_command(work: ClusterJob, slurm: Slurm) -> str:
+    """Return the shell command that submits a batch script, without the script. SLURM makes no folder for the log, and
+    without one a job fails and says nothing."""
+    return f"mkdir -p {shell_quote(str(log_path(work, slurm).parent))} && sbatch"
 
 
 def batch_script(works: Sequence[ClusterJob], site: Site) -> str:
@@ -157,7 +164,7 @@ def _submit_script(job: str, works: Sequence[ClusterJob], site: Site) -> Iterato
     merged = cluster_job.merge_into_array(works)
     log = log_path(merged, site.slurm, len(works) if len(works) > 1 else 0)
     new = [folder for folder in (log.parent, *log.parent.parents) if not safe_read.path_kind(folder)]
-    atomic_write.make_folder(log.parent)  # SLURM makes none, and without one a job fails and says nothing
+    atomic_write.make_folder(log.parent)  # SLURM makes none
     try:
         number = queue_job(job)
     except RecipeError:
