@@ -679,7 +679,7 @@ def test_a_plan_counts_the_pictures_of_the_data() -> None:
     Path("pictures.json").write_text(json.dumps(PICTURES * 100), "utf-8")
     Path("data").mkdir(exist_ok=True)
     for name in FILES:
-        Path("data", name).touch()
+        Path("data", name).write_bytes(b"P5 768 768 255\n")
     best = plans(*SEEN)["plans"][0]
     assert run(*SEEN, "--write", "mine.yaml").exit_code == 0
     report = checking.check_file("mine.yaml")

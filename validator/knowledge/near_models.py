@@ -56,6 +56,10 @@ class NearModels(NamedTuple):
     def names(self) -> list[str]:
         return [each.name for each in self.known]
 
+    def has_name(self, name: str) -> bool:
+        """True if `name` is one of the names, or a hub name of one of the models."""
+        return name in self.names or any(name in yaml_table("models")[each.key]["hub"] for each in self.known)
+
 
 def near_models(name: str) -> NearModels | None:
     """Return the known models that have all words of `name` or, if there are none, all words but the last ones. A model
@@ -111,10 +115,13 @@ def _hub_names() -> Iterator[KnownName]:
 
 
 def _has_words(known: list[str], words: list[str]) -> bool:
-    """True if all `words` are among the words of a known name. A generation such as 3 is also in 3.1."""
-    rest = list(known)
+    """True if all `words` are among the words of a known name. In the name of a family, a generation such as 3 is also
+    in 3.1; with a size, it is another model's."""
+    rest, is_family = list(known), not any(_SIZE.fullmatch(word) for word in words)
     for word in words:
-        match = word if word in rest else next((each for each in rest if _is_minor_version(each, word)), None)
+        match = word if word in rest else None
+        if match is None and is_family:
+            match = next((each for each in rest if _is_minor_version(each, word)), None)
         if match is None:
             return False
         rest.remove(match)

@@ -57,7 +57,7 @@ def unknown_asked_model_message(name: str) -> str:
         hint = f"; did you mean `{folder}`?" if folder else ""
         return f"model `{name}` is not known: it is no folder with a config.json{hint}"
     near, spelled = near_models(name), _near_name(name)
-    if near and (near.is_family or not spelled or (not near.is_general and spelled not in near.names)):
+    if near and (near.is_family or not spelled or not (near.is_general or near.has_name(spelled))):
         hint = _near_models_hint(near)
     elif found := spelled or folder:
         hint = f"did you mean `{found}`?"
@@ -176,7 +176,7 @@ def _near_name_question(name: str) -> str:
 
 
 def _near_name(name: str) -> str | None:
-    """Return the known name of which `name` is likely a misspelling; None if there is none."""
+    """Return the known name that `name` likely misspells; None if no known name is near."""
     query = name.strip().lower()
     owner, _, last_part = query.rpartition("/")
     if near := nearest_name(query, _similar_names(owner, last_part), 0.85 if owner else 0.6):
