@@ -48,10 +48,11 @@ _HEADER_FIELDS = {
 
 
 class CommandLine(NamedTuple):
-    """What the command line says about findings. Empty values leave it to the configuration file. `paths` "error":
-    every path must exist on this machine, whatever the file says. `hook`: the files are those of a commit, so that
-    paths of the training machine are notes unless something else is said. `isolated`: no configuration file counts.
-    `strict`: every warning fails the check."""
+    """Options of the command line that concern findings. Empty values leave it to the configuration file.
+
+    `paths` "error": every path must exist on this machine, whatever the file says. `hook`: the files are those of a
+    commit, so that paths of the training machine are notes unless something else is said. `isolated`: no configuration
+    file counts. `strict`: every warning fails the check."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()

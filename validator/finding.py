@@ -23,11 +23,12 @@ PathSeverity = Literal["error", "note"]
 
 
 class FindingOptions(NamedTuple):
-    """Which findings are shown. `select`, `ignore`: rule codes or their beginnings; an empty `select` selects all
-    codes, and `ignore` wins over `select`. `pedantic`: also notes on what is fine as it is. `paths`: the severity of a
-    path that may exist on the training machine alone. `path_prefixes`: folders of the training machine, whose paths are
-    taken to exist. `strict`: codes, or beginnings of codes, of warnings that fail a check as errors do; True means
-    all."""
+    """Options that choose the findings to show.
+
+    `select`, `ignore`: rule codes or their beginnings; an empty `select` selects all codes, and `ignore` wins over
+    `select`. `pedantic`: also notes on what is fine as it is. `paths`: the severity of a path that may exist on the
+    training machine alone. `path_prefixes`: folders of the training machine, whose paths are taken to exist. `strict`:
+    codes, or beginnings of codes, of warnings that fail a check as errors do; True means all."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()

@@ -96,6 +96,7 @@ def test_every_list_price_has_its_day_and_its_link() -> None:
         assert price.currency == "USD"
         assert price.date == str(yaml_table("prices")[key]["date"])
         assert len(price.date) == 10
+        assert price.source
         assert price.source.startswith("https://")
         assert yaml_table("prices")[key]["product"]
     assert prices.list_price("ascend-910b-64g") is None, "no list price of it is public"
@@ -106,7 +107,7 @@ def made(machine: str, hours: float | None, price: float | None, currency: str =
     (offer,) = question("qwen3-0.6b").offers("1x80g")
     assert offer.hours is None
     band = None if hours is None else Band(0.5 * hours, hours, 2 * hours)
-    unit = None if price is None else rented_machines.RentalPrice(price, currency)
+    unit = None if price is None else prices.RentalPrice(price, currency)
     cost = Price(price, currency).of(1, band) if price and band else None
     return replace(offer, machine=machine, hours=band, price=unit, money=cost)
 

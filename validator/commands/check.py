@@ -11,7 +11,7 @@ from typing import NoReturn
 import click
 
 from validator import __version__
-from validator.check.autofix import FixRequest, fix_subject, format_diff, write_fixed_file
+from validator.check.autofix import CheckOptions, FixRequest, fix_subject, format_diff, write_fixed_file
 from validator.commands import check_files, options
 from validator.configuration import (
     TOML_NAME,
@@ -126,10 +126,8 @@ def command(
     fields = {**options.installed_releases(), **({"base": base} if base else {})}
     with options.open_simulator(simulate) as trial:
         if fix or diff:
-            from validator.check import autofix  # which a check alone does not need
-
-            target = autofix.CheckOptions(machine, host_ram, trial, fields)
-            fix_and_exit(paths, autofix.FixRequest(target, unsafe, diff, staged, asked), form)
+            target = CheckOptions(machine, host_ram, trial, fields)
+            fix_and_exit(paths, FixRequest(target, unsafe, diff, staged, asked), form)
         check_files.check_and_exit(paths, machine, host_ram, form, trial, fields, asked)
 
 

@@ -12,11 +12,10 @@ from validator import escaping
 from validator.advise.explanation import MEMORY_CODES, explain
 from validator.check.checking import check_recipe
 from validator.commands import options
-from validator.configuration import configured
 from validator.finding import FileReport, Severity
 from validator.output import explain_summary, explain_text, findings
 from validator.output.terminal import emit
-from validator.recipe.recipe_file import load_with_overrides, with_header_fields, with_missing_header_fields
+from validator.recipe.recipe_file import with_header_fields, with_missing_header_fields
 from validator.wrapping import terminal_width
 
 # Changes that are simulated, where what the run needs is: each takes seconds.
@@ -53,8 +52,7 @@ def command(
     """
     recipe, overrides = options.locate_recipe(recipe, overrides)
     with options.open_simulator(simulate, _MAX_SIMULATED_CHANGES) as trial:
-        document = with_header_fields(load_with_overrides(recipe, overrides), network=network, price=price)
-        document = configured(document)
+        document = with_header_fields(options.load_configured(recipe, overrides), network=network, price=price)
         document = with_missing_header_fields(document, options.installed_releases())
         report, run = check_recipe(document, machine, host_ram, trial)
         explanation = explain(

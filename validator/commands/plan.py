@@ -285,7 +285,7 @@ def _go_on_with(context: click.Context, offers: Sequence[MachineOffer]) -> str:
     nothing fits, return the machine with the most memory."""
     first, own = offers[0], context.params["price"]
     if not first.fits:
-        return max((parse_machine(each.machine) for each in offers), key=_total_memory).__str__()
+        return str(max((parse_machine(each.machine) for each in offers), key=_total_memory))
     price = str(first.price) if first.price and not (own and own.of_device) else own
     context.params.update(machine=first.machine, machines=None, price=price)
     return first.machine

@@ -321,10 +321,13 @@ def _longest_batch_memory(
     limit = int(run.args.number("cutoff_len"))
     max_tokens = int(selection.rows["kept_tokens"][rows].max(initial=0))
     longest = limit if run.batch.packing else min(max_tokens and padded_to_eight(max_tokens), limit)
-    real, at_limit = (predict(each).device_memory for each in (run.updated({"cutoff_len": longest}), run))
+    if not longest or selection.uncounted_media:
+        return None
     if tower_tokens := int(selection.rows["tower_tokens"][rows].max(initial=0)):
         real, at_limit = (predict(run).memory_of_batch(each, tower_tokens) for each in (longest, run.batch.max_tokens))
-    if not longest or selection.uncounted_media or at_limit is None or real is None:
+    else:
+        real, at_limit = (predict(each).device_memory for each in (run.updated({"cutoff_len": longest}), run))
+    if at_limit is None or real is None:
         return None
     usable = run.machine.device.usable_gib if run.machine else None
     longest_gib, cutoff_gib = (round(each.expected / GIB, 2) for each in (real, at_limit))

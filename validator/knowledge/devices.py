@@ -343,6 +343,7 @@ def parse_machine(text: str, host_ram_gib: float | None = None) -> Machine:
     return Machine(nodes, devices, device, host_ram_gib, note)
 
 
+@lru_cache(maxsize=256)  # a device that is not known costs the search for a hint
 def _is_known_device(reading: MachineReading) -> bool:
     try:
         find_device(reading.name)

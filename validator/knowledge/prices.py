@@ -7,20 +7,23 @@ from typing import NamedTuple
 from .tables import yaml_table
 
 
-class ListPrice(NamedTuple):
-    """A provider's list price of one device for one hour. `date`: the day on which the list was read. `source`: link to
-    the record of it."""
+class RentalPrice(NamedTuple):
+    """Price of one device for one hour. `provider`, `date` (the day on which its list was read) and `source` (a link to
+    the record of it) belong to a public list price; None for a price of the user's own."""
 
     amount: float
     currency: str
-    provider: str
-    date: str
-    source: str
+    provider: str | None = None
+    date: str | None = None
+    source: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.amount:g} {self.currency}".rstrip()
 
 
-def list_price(device: str) -> ListPrice | None:
+def list_price(device: str) -> RentalPrice | None:
     """Return the list price of the device with this id; None if no list price of it is known."""
     entry = yaml_table("prices").get(device)
     if entry is None:
         return None
-    return ListPrice(entry["usd"], "USD", entry["provider"], str(entry["date"]), entry["source"])
+    return RentalPrice(entry["usd"], "USD", entry["provider"], str(entry["date"]), entry["source"])

@@ -16,6 +16,7 @@ from validator.output.explain_text import (
     head_lines,
     largest_memory_part,
     largest_time_term,
+    needed_packages_phrase,
     no_time_phrase,
     timed_samples_phrase,
     total_amounts,
@@ -36,8 +37,7 @@ def format_summary(explanation: Explanation, machine_words: Sequence[str] = ()) 
     rows = [*_memory_rows(explanation), *_time_rows(explanation), *_change_rows(explanation)]
     lines = [*head_lines(explanation, _device_need(explanation)), *(f"  {name:<7}  {text}" for name, text in rows)]
     if explanation.packages:
-        names = ", ".join(dict.fromkeys(each.requirement for each in explanation.packages))
-        lines.append(f"  needs    {names} beside LLaMA-Factory; `lmf-recipes doctor` looks for it")
+        lines.append(f"  needs    {needed_packages_phrase(explanation)}")
     more = [_MORE, *([f"run: {explanation.command_problem}"] if explanation.command_problem else [])]
     wrapped = [*wrap_lines(lines, terminal_width(), HANGING), *wrap_lines(more, terminal_width())]
     return escaping.escape_lines([*wrapped, *_start_lines(explanation, machine_words)])

@@ -215,8 +215,13 @@ def _disk_samples_changes(explanation: Explanation) -> Iterator[str]:
         yield from _older_release_lines(explanation.older)
         yield from _change_lines(_changes_title(explanation), explanation.changes, usable)
     if explanation.packages:
-        names = ", ".join(dict.fromkeys(each.requirement for each in explanation.packages))
-        yield f"needs {names} beside LLaMA-Factory; `lmf-recipes doctor` looks for it"
+        yield f"needs {needed_packages_phrase(explanation)}"
+
+
+def needed_packages_phrase(explanation: Explanation) -> str:
+    """Return which packages the run needs, as the end of a line that begins with `needs`."""
+    names = ", ".join(dict.fromkeys(each.requirement for each in explanation.packages))
+    return f"{names} beside LLaMA-Factory; `lmf-recipes doctor` looks for it"
 
 
 def _command_lines(explanation: Explanation) -> Iterator[str]:

@@ -183,7 +183,7 @@ class SdpaInputs(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """What a PPO step does with its samples: the policy answers them, then trains on its answers."""
+    """The rollout of a PPO step: the policy answers prompts, then trains on its answers."""
 
     new_tokens: int  # tokens of an answer at most
     batches: int = 1  # batches of micro batch x accumulation that are answered before training starts

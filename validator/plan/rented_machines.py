@@ -1,17 +1,16 @@
-"""Which machine to rent: the same training on many machines, with its cost on each at public list prices or at the
-user's own."""
+"""Compares machines to rent: what the same training costs on each, at public list prices or at the user's own."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from validator.errors import RecipeError
 from validator.knowledge import devices, prices
 from validator.knowledge.devices import Device, Machine
 from validator.knowledge.models import Model
+from validator.knowledge.prices import RentalPrice
 from validator.physics import Band
 from validator.physics.estimate import GIB
 from validator.plan.answer import plans_on_machine, read_machine
@@ -29,20 +28,6 @@ _COUNTS = (1, 2, 4, 8, 16)
 _NODES = (2, 4)
 # Main memory that is never too little.
 _PLENTY_GIB = 1e6
-
-
-class RentalPrice(NamedTuple):
-    """Price of one device for one hour. `provider`, `date` and `source` (a link) belong to a public list price; None
-    for a price of the user's own."""
-
-    amount: float
-    currency: str
-    provider: str | None = None
-    date: str | None = None
-    source: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.amount:g} {self.currency}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -142,8 +127,7 @@ def rental_price(device: str, own: OwnPrices | None) -> RentalPrice | None:
     known."""
     if own and (price := own.price(device)):
         return RentalPrice(price.amount, price.currency)
-    listed = prices.list_price(device)
-    return RentalPrice(*listed) if listed else None
+    return prices.list_price(device)
 
 
 def machines_to_compare(text: str) -> list[str]:

@@ -100,8 +100,8 @@ def _skip_fields(footer: io.BytesIO, depth: int) -> None:
 
 
 def _skip_elements(footer: io.BytesIO, number: int, kinds: Sequence[int], depth: int) -> None:
-    """Move behind `number` elements of a list or map, each of which has values of these types. A truth value takes a
-    byte of its own here. Raises IndexError if the footer is shorter than so many elements."""
+    """Skip `number` elements of a list or a map. `kinds`: the types of the values of one element. In lists a boolean
+    takes one byte. Raises IndexError if the footer is too short for that many elements."""
     if number > footer.getbuffer().nbytes:
         raise IndexError
     for _ in range(number):

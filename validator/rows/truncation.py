@@ -1,4 +1,4 @@
-"""What `cutoff_len` leaves of a sample, in tokens (llamafactory/data/processor/*.py)."""
+"""Tokens of a sample that are left after it is cut to `cutoff_len` (llamafactory/data/processor/*.py)."""
 
 from __future__ import annotations
 

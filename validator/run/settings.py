@@ -304,8 +304,8 @@ class RunSettings:
 
     @cached_property
     def other_engine(self) -> str:
-        """What splits or keeps the model so that its memory is not judged, as text for a message; empty if nothing
-        does."""
+        """The reason why the memory of this run is not judged, such as another engine that splits the model, as text
+        for a message; empty if there is none."""
         sharded = bool(self.deepspeed or self.fsdp or self.accelerate)
         return find_other_engine(self.args, self.deepspeed, sharded, self.workspace.recipe)
 
