@@ -3,7 +3,7 @@ whether their files are there, and whether images can be opened."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -80,9 +80,20 @@ def image_cut(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
         yield at("columns", "images"), f"{found}, so Pillow may not open it; fetch it again, or remove the row"
 
 
-def _opened_images(run: RunSettings, dataset: Dataset) -> Iterator[tuple[str, int, MediaFile]]:
-    """Yield the path of each image file of the first rows that is there, the number of its row, and what its beginning
-    tells. Nothing if the run reads no images."""
+_OpenedImage = tuple[str, int, MediaFile]
+
+
+def _opened_images(run: RunSettings, dataset: Dataset) -> Sequence[_OpenedImage]:
+    """Return the path of each image file of the first rows that is there, the number of its row, and what its beginning
+    tells. Empty if the run reads no images."""
+    key = (_opened_images, dataset)
+    if key not in run.derived:
+        run.derived[key] = (*_open_images(run, dataset),)
+    opened: tuple[_OpenedImage, ...] = run.derived[key]
+    return opened
+
+
+def _open_images(run: RunSettings, dataset: Dataset) -> Iterator[_OpenedImage]:
     column = dataset.attr.columns.get("images") or ""
     if not column or run.task.stage == "pt" or "image" not in run.template_media:
         return

@@ -41,7 +41,7 @@ def _counted_samples(run: RunSettings) -> Iterator[tuple[_CountedSamples]]:
         return
     if amounts.unit == guidance.SAMPLE_UNIT:
         yield (_CountedSamples(rows.number, rows.samples, amounts),)
-    elif lengths := list(first_row_lengths(run)):
+    elif lengths := first_row_lengths(run):
         blocks = math.ceil(rows.number * sum(lengths) / len(lengths) / guidance.BLOCK_TOKENS)
         yield (
             _CountedSamples(blocks, f"{rows.samples}, some {guidance.count_in_words(blocks, amounts.unit)}", amounts),

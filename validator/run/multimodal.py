@@ -127,7 +127,14 @@ def _names_only(run: RunSettings, names: Set[str]) -> bool:
 def _media_of_fullest_row(run: RunSettings, datasets: Iterable[Dataset]) -> dict[str, int] | None:
     """Return the most images, videos and audios that any of the first rows has. If no row can be read: zeros if no data
     set has a column for media, else None."""
-    datasets = tuple(datasets)
+    key = (_media_of_fullest_row, datasets := tuple(datasets))
+    if key not in run.derived:
+        run.derived[key] = _count_fullest_row(run, datasets)
+    found: dict[str, int] | None = run.derived[key]
+    return found
+
+
+def _count_fullest_row(run: RunSettings, datasets: Sequence[Dataset]) -> dict[str, int] | None:
     rows = [(one, row) for one in datasets if one.rows for row in one.rows.head]
     if rows:
         return {part: max(_media_in_row(one, row, part) for one, row in rows) for part in _ONE_OF_EACH}

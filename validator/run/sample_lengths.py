@@ -89,7 +89,7 @@ def estimate_sample_lengths(run: RunSettings, lengths: Sequence[int] | None = No
         longest_sample = declared.longest or longest
         spread = spread_lengths(min(declared.typical, longest_sample), longest_sample, declared.longest is not None)
         return _known_lengths([min(each, longest) for each in spread])
-    if rows := [*first_row_lengths(run)]:
+    if rows := first_row_lengths(run):
         cut = [[min(factor * each, longest) for each in rows] for factor in _ESTIMATE_FACTORS]
         return SampleLengths(
             (cut[0], cut[1], cut[2]),
@@ -127,10 +127,17 @@ def _known_lengths(lengths: Sequence[float]) -> SampleLengths:
     return SampleLengths((lengths, lengths, lengths))
 
 
-def first_row_lengths(run: RunSettings) -> Iterator[float]:
-    """Yield the estimated sequence length, in tokens, of each of the first rows of the local data sets. Yields nothing
-    if a data set cannot be read, or if samples have media whose tokens are not known. A preference pair is two
-    sequences, so half of its text counts."""
+def first_row_lengths(run: RunSettings) -> Sequence[float]:
+    """Return the estimated sequence length, in tokens, of each of the first rows of the local data sets. Empty if a
+    data set cannot be read, or if samples have media whose tokens are not known. A preference pair is two sequences, so
+    half of its text counts."""
+    if first_row_lengths not in run.derived:
+        run.derived[first_row_lengths] = (*_read_row_lengths(run),)
+    found: tuple[float, ...] = run.derived[first_row_lengths]
+    return found
+
+
+def _read_row_lengths(run: RunSettings) -> Iterator[float]:
     if run.data.local_rows is None:
         return
     each = _BYTES_PER_TOKEN * (2 if run.task.uses_preference_pairs else 1)
