@@ -3,6 +3,7 @@ accuracy report."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -10,7 +11,16 @@ from gpu.cells import MODELS
 from rows import EVIDENCE, GIB, Kind, Row, automatic, read, usable
 
 from validator.knowledge.architectures import read_architecture
-from validator.physics import DDP, ZERO_STAGES, Adapter, Architecture, Sharding, Workload
+from validator.physics import (
+    DDP,
+    ZERO_STAGES,
+    Adapter,
+    Architecture,
+    DeviceRuntime,
+    Sharding,
+    Workload,
+    estimate_device_memory,
+)
 
 MIB = 2**20
 ROLES = {"all": ("q", "k", "v", "o", "gate", "up", "down"), "q_proj,v_proj": ("q", "v")}
@@ -68,12 +78,25 @@ def _measured(facts: Mapping[str, str]) -> Iterator[tuple[str, Kind, float | Non
         yield "nvidia-smi", "oom", None
     elif facts["status"] == "ok":
         yield "peak_allocated", "exact", float(facts["peak_allocated_gib"]) * GIB
-        if facts["device_used_mib"]:
-            yield "nvidia-smi", "exact", (float(facts["device_used_mib"]) - float(facts["device_idle_mib"])) * MIB
+        if facts["process_used_mib"]:
+            yield "nvidia-smi", "exact", float(facts["process_used_mib"]) * MIB
+
+
+def predicted_gib(cell: Mapping[str, object]) -> float:
+    """The top of the band for a cell of gpu/cells.py, GiB; infinite where it needs the machine for itself, as one that
+    offloads does."""
+    if cell["through"] == "context":
+        return 1.0
+    if "offload" in str(cell["deepspeed"]):
+        return math.inf
+    facts = {name: str(value) for name, value in cell.items()}
+    model = read_architecture(dict(MODELS[facts["model"]]))
+    estimate = estimate_device_memory(model, workload(facts, model), DeviceRuntime())
+    return min(estimate.high / GIB, float(facts["cap_gib"]) or estimate.high)
 
 
 def measured_here(path: Path = EVIDENCE / "gpu" / "h200.csv") -> Iterator[Row]:
-    """Rows of real runs of two steps, when the file is there; runs that failed for another reason are left out."""
+    """Rows of real runs of three steps, when the file is there; runs that failed for another reason are left out."""
     for number, facts in enumerate(read(path) if path.exists() else ()):
         if facts["through"] == "context":
             continue

@@ -298,7 +298,7 @@ def timed() -> Iterator[Mapping[str, str]]:
 
 
 def measured_here(path: Path = EVIDENCE / "gpu" / "h200.csv") -> Iterator[TimedRow]:
-    """Second steps of this project's own runs on a GPU, when gpu/measure.py has left some; nothing between devices
+    """Third steps of this project's own runs on a GPU, when gpu/measure.py has left some; nothing between devices
     there."""
     for row in own_rows.measured_here(path):
         if row.metric == "peak_allocated" and row.facts["seconds_per_step"]:

@@ -100,6 +100,8 @@ SWEEPS: list[dict[str, list[Any]]] = [
     {"model": ["qwen3-8b", "qwen2.5-7b"], "cap_gib": [24], "seq_len": [512, 1024, 2048, 3072, 4096]},
     {"model": ["qwen3-8b", "qwen2.5-7b"], "cap_gib": [24], "seq_len": [2048, 3072], "alloc": [SEGMENTS]},
     {**FULL, "model": ["qwen3-8b", "llama-3.1-8b"], "seq_len": [512, 2048]},
+    {"precision": ["fp16"], "model": ["qwen3-1.7b", "qwen3-8b"], "quantization_bit": [0, 4]},
+    {**FULL, "precision": ["fp16"], "model": SMALL[:2]},
     {"through": ["cli"], "model": ["qwen3-0.6b", "qwen3-4b"], "seq_len": [2048]},
     {"through": ["cli"], "model": ["qwen3-0.6b"], "method": ["full"], "seq_len": [2048]},
 ]

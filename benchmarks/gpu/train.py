@@ -1,4 +1,4 @@
-"""One cell of measure.py: a real LLaMA-Factory run of two optimizer steps on random weights, with its peaks.
+"""One cell of measure.py: a real LLaMA-Factory run of three optimizer steps on random weights, with its peaks.
 
 Only two things differ from a user's run: the checkpoint on disk is replaced by random numbers of its shapes, and the
 tokenized data set is random numbers of exactly the wanted length. Everything else is the real code: LLaMA-Factory's
@@ -7,6 +7,7 @@ argument parsing, loading, quantization, adapters, patches, collator and trainer
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -23,7 +24,7 @@ import transformers
 from gpu.cells import MODELS, TINY, Cell
 
 GIB = 1 << 30
-STEPS = 2
+STEPS = 3
 ZERO_CONFIGS = Path(__file__).parents[2] / "deepspeed"
 
 
@@ -31,8 +32,11 @@ class Finished(Exception):  # noqa: N818
     """Raised after the last step: nothing is gained by saving a random model."""
 
 
-def measure(cell: Cell, folder: Path, tiny: bool) -> dict[str, Any]:
-    """Run one cell in this process and return its figures (GiB = 2^30 bytes, seconds)."""
+def measure(cell: Cell, folder: Path, turn: Path, alone: bool, tiny: bool) -> dict[str, Any]:
+    """Run one cell in this process and return its figures (GiB = 2^30 bytes, seconds).
+
+    It trains when it has the lock of the file `turn`. What the whole machine and the whole device use is told of a cell
+    that runs `alone`."""
     if cell["alloc"]:
         torch._C._accelerator_setAllocatorSettings(cell["alloc"])
     if cell["cap_gib"] and not tiny:
@@ -41,27 +45,28 @@ def measure(cell: Cell, folder: Path, tiny: bool) -> dict[str, Any]:
         return _touch_device(tiny)
     arguments = prepare(cell, folder, tiny)
     if cell["through"] == "cli":
-        return _through_cli(arguments, folder)
-    return _through_call(cell, arguments)
+        return _through_cli(arguments, folder, turn)
+    figures = _through_call(cell, arguments, turn)
+    return figures if alone else {**figures, "host_used_peak_gib": "", "device_used_mib": ""}
 
 
 def _touch_device(tiny: bool) -> dict[str, Any]:
     device = "cpu" if tiny else "cuda"
     square = torch.zeros(1, device=device)
-    bare = device_used_mib()
+    bare = process_used_mib()
     square = torch.ones(1024, 1024, device=device, dtype=torch.bfloat16)
     (square @ square).sum().item()
     return {"status": "ok", "context_mib": bare, **device_figures()}
 
 
-def _through_call(cell: Cell, arguments: dict[str, Any]) -> dict[str, Any]:
+def _through_call(cell: Cell, arguments: dict[str, Any], turn: Path) -> dict[str, Any]:
     from llamafactory.train.tuner import run_exp
 
     if cell["deepspeed"]:  # what torchrun would set for one process
         os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", FORCE_TORCHRUN="1")
         os.environ["MASTER_PORT"] = str(random.randint(20000, 60000))
     transformers.AutoModelForCausalLM.from_pretrained = load_random
-    meter = Meter()
+    meter = Meter(turn)
     try:
         run_exp(arguments, [meter])
     except Finished:
@@ -96,7 +101,8 @@ def random_state(model_class: Any, config: Any) -> dict[str, torch.Tensor]:
 class Meter(transformers.TrainerCallback):
     """Notes what LLaMA-Factory's run holds after loading, at its peaks and how long the last step took."""
 
-    def __init__(self) -> None:
+    def __init__(self, turn: Path) -> None:
+        self.turn = turn
         self.figures: dict[str, Any] = {"status": "failed"}
         self.host = HostPeak()
         self.started = 0.0
@@ -112,6 +118,7 @@ class Meter(transformers.TrainerCallback):
         )
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
+        wait_for(self.turn)
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         synchronize()
@@ -128,6 +135,11 @@ class Meter(transformers.TrainerCallback):
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         raise Finished
+
+
+def wait_for(turn: Path) -> None:
+    """Take the lock that lets one cell train at a time; the end of this process gives it back."""
+    fcntl.flock(os.open(turn, os.O_RDWR), fcntl.LOCK_EX)
 
 
 class HostPeak(threading.Thread):
@@ -155,7 +167,7 @@ def _host_used_kib() -> int:
     return kib["MemTotal"] - kib["MemAvailable"]
 
 
-def _through_cli(arguments: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _through_cli(arguments: dict[str, Any], folder: Path, turn: Path) -> dict[str, Any]:
     """`llamafactory-cli train` as a user runs it, from a checkpoint on disk; the peaks are LLaMA-Factory's own."""
     from safetensors.torch import save_file
 
@@ -165,6 +177,7 @@ def _through_cli(arguments: dict[str, Any], folder: Path) -> dict[str, Any]:
     recipe = folder / "recipe.yaml"
     recipe.write_text(json.dumps(arguments))  # JSON is YAML
     command = [sys.executable, "-m", "llamafactory.cli", "train", str(recipe)]
+    wait_for(turn)
     subprocess.run(command, check=True, env={**os.environ, "RECORD_VRAM": "1"})
     log = [json.loads(line) for line in (folder / "output" / "trainer_log.jsonl").read_text().splitlines()]
     steps = [row for row in log if "vram_allocated" in row]
@@ -181,6 +194,7 @@ def device_figures() -> dict[str, Any]:
         "peak_allocated_gib": gib(torch.cuda.max_memory_allocated()),
         "peak_reserved_gib": gib(torch.cuda.max_memory_reserved()),
         "device_used_mib": device_used_mib(),
+        "process_used_mib": process_used_mib(),
         "pinned_peak_gib": gib(torch.cuda.host_memory_stats().get("allocated_bytes.peak", 0)),
         "host_rss_peak_gib": gib(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024),
     }
@@ -191,6 +205,16 @@ def device_used_mib() -> int:
         return 0
     query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
     return int(subprocess.run(query, capture_output=True, check=True, text=True).stdout)
+
+
+def process_used_mib() -> int | str:
+    """What nvidia-smi says that this process uses, CUDA context included; "" where it does not know the process."""
+    if not torch.cuda.is_available():
+        return ""
+    query = ["nvidia-smi", "--query-compute-apps=pid,used_gpu_memory", "--format=csv,noheader,nounits", "--id=0"]
+    lines = subprocess.run(query, capture_output=True, check=True, text=True).stdout.splitlines()
+    own = [line.split(", ")[1] for line in lines if line.startswith(f"{os.getpid()}, ")]
+    return int(own[0]) if own and own[0].isdigit() else ""
 
 
 def gib(size: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +206,7 @@ def test_fitted_coefficients_are_no_worse_than_none() -> None:
 
 def test_every_cell_of_the_gpu_grid_is_a_workload(tmp_path: Path) -> None:
     cells = [cell for cell in gpu_cells.cells() if cell["through"] != "context"]
-    figures = {"status": "ok", "peak_allocated_gib": 10, "device_used_mib": 12288, "device_idle_mib": 2048}
+    figures = {"status": "ok", "peak_allocated_gib": 10, "process_used_mib": 10240}
     path = tmp_path / "h200.csv"
     for cell in cells:
         gpu.append(path, {**cell, **figures})
@@ -224,3 +225,10 @@ def test_a_cell_that_ran_out_of_memory_keeps_its_limit(tmp_path: Path) -> None:
     gpu.append(path, cell)
     [row] = own_rows.measured_here(path)
     assert (row.kind, row.measured, row.limit) == ("oom", None, 24 * GIB)
+
+
+def test_cells_side_by_side_train_one_at_a_time_and_those_that_offload_alone() -> None:
+    needs = [own_rows.predicted_gib(cell) for cell in gpu_cells.cells()]
+    alone = [cell["deepspeed"] for cell, need in zip(gpu_cells.cells(), needs, strict=True) if need == math.inf]
+    assert set(alone) == {"ds_z2_offload.json", "ds_z3_offload.json"}
+    assert all(need >= 1 for need in needs)

@@ -152,7 +152,7 @@ def test_a_run_that_is_published_twice_is_used_once() -> None:
 @pytest.mark.parametrize(("deepspeed", "kind"), [("", "exact"), ("ds_z2_offload.json", "offload")])
 def test_own_runs_on_a_gpu_are_rows_too(tmp_path: Path, deepspeed: str, kind: str) -> None:
     cell = {**gpu_cells.DEFAULTS, "deepspeed": deepspeed, "status": "ok", "peak_allocated_gib": 10}
-    cell |= {"device_used_mib": 12000, "device_idle_mib": 4, "seconds_per_step": 0.8}
+    cell |= {"process_used_mib": 12000, "seconds_per_step": 0.8}
     path = tmp_path / "h200.csv"
     gpu.append(path, cell)
     [row] = times.measured_here(path)
