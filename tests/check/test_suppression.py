@@ -35,6 +35,10 @@ def reported(text: str, *overrides: str) -> set[str]:
         ("", "", {"SCH001", "SCH006"}),
         ("0.1", "0.1 # lmf-recipes: ignore SCH006", {"SCH001"}),
         ("0.1", "0.1 # a reason # lmf-recipes: ignore sch006", {"SCH001"}),
+        ("0.1", "0.1 # lmf-recipes: ignore SCH006 as our 3 nodes have transformers 4", {"SCH001"}),
+        ("0.1", "0.1 # lmf-recipes: ignore SCH006: a reason, with a comma", {"SCH001"}),
+        ("0.1", "0.1 # lmf-recipes: ignore SCH006  # a reason", {"SCH001"}),
+        ("0.1", "0.1 # lmf-recipes: ignore SCH006, SCHOO1 a misspelt code", {"SCH001", "LOA009"}),
         ("0.1", "0.1 # lmf-recipes: ignore SCH001", {"SCH001", "SCH006", "LOA009"}),
         ("rate: 1", "rate: 1 # lmf-recipes: ignore SCH001", {"SCH006"}),  # errors too
         ("model", "# lmf-recipes: ignore SCH006,SCH001\nmodel", set()),

@@ -21,6 +21,8 @@ from validator.rules.rule import MAX_FINDINGS
 # What a comment that suppresses findings begins with.
 _COMMENT_MARK = "lmf-recipes:"
 _IGNORE_COMMENT = rf"(?<!\S)#[ \t]*{_COMMENT_MARK}[ \t]*ignore\b(.*)$"
+# The first word is a code, and so are the next ones that look like one; the rest is the reason.
+_CODES = re.compile(r"[\s:]*[^\s,:]+(?:[\s,]+[A-Za-z]{3}(?=\w*\d)\w+)*")
 
 
 _Mark = tuple[str, int | None]  # a code, and a line or the whole recipe
@@ -81,8 +83,11 @@ def _read_suppressions(document: Document) -> Iterator[Suppression]:
         comment = re.search(_IGNORE_COMMENT, line) if _COMMENT_MARK in line else None
         if comment:
             whole_file = number < keys and not line[: comment.start()].strip()
-            words = [(comment.start(1) + word.start(), word[0]) for word in re.finditer(r"[^\s,]+", comment[1])]
-            for offset, code in words or [(comment.start(), "")]:
+            codes = _CODES.match(line, comment.start(1))
+            words = re.finditer(r"[^\s,:]+", codes[0]) if codes else ()
+            for offset, code in [(comment.start(1) + each.start(), each[0]) for each in words] or [
+                (comment.start(), "")
+            ]:
                 yield Suppression(code.upper(), number, offset + 1, whole_file)
 
 
