@@ -11,6 +11,8 @@ from validator.run.checkout import find_checkout
 
 PACKAGE = {
     "src/llamafactory/hparams/data_args.py": "class DataArguments:\n    use_span_masking: bool = field(\n",
+    "src/llamafactory/hparams/model_args.py": 'class A:\n    flash_attn: Literal["auto", "fa4"] = field(\n',
+    "src/llamafactory/extras/constants.py": 'class EngineName(StrEnum):\n    KT = "ktransformers"\n',
     "src/llamafactory/data/template.py": 'register_template(\n    name="ours",\n',
     "src/llamafactory/data/converter.py": 'DATASET_CONVERTERS = {\n    "custom_context": X,\n',
     "requirements.txt": "torch\ntransformers>=4.49.0,<=4.52.4,!=4.52.0\n",
@@ -57,6 +59,12 @@ def test_a_fork_adds_keys_templates_and_formats() -> None:
     checkout("0.9.4")
     assert errors("examples/b.yaml", template="ours", more="use_span_masking: true") == set()
     assert errors("examples/c.yaml", template="hours", more="use_pan_masking: true") == {"SCH001", "TRA601"}
+
+
+@pytest.mark.parametrize("line", ["flash_attn: fa4", "infer_backend: ktransformers", "flash_attn: x"])
+def test_a_fork_adds_choices(line: str) -> None:
+    checkout("0.9.5")
+    assert ("SCH004" in errors("examples/a.yaml", more=line)) == line.endswith(" x")
 
 
 @pytest.mark.parametrize("folder", [".", "LLaMA-Factory", "LlamaFactory"])

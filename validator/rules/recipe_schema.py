@@ -24,6 +24,7 @@ from validator.run.recipe_arguments import without_unit
 from validator.run.settings import run_of_values
 from validator.wording import clip, quoted_names, shown_value
 
+_CHOICE_CODES = ("SCH004", "SCH005")
 _ACTION_KEYS = ("do_train", "do_eval", "do_predict")
 # keys of other commands that the parser of train judges all the same: TRA006 and TRA013
 _KEYS_JUDGED_BY_RULES = ("infer_backend", "export_quantization_bit")
@@ -60,13 +61,15 @@ def check_schema(document: Document) -> list[Violation]:
     entries = {str(key): argument_entry(str(key), judged) for key in document.values}
     accepted = {key: argument for key, argument in entries.items() if argument is not None}
     run = run_of_values(document.values)
-    wrong_values = list(
-        find_wrong_values(
+    wrong_values = [
+        each
+        for each in find_wrong_values(
             document.values,
             accepted,
             lambda key: belongs_to_other_command(key) or read_conditions.never_read(run, key),
         )
-    )
+        if each.code not in _CHOICE_CODES or not _is_choice_of_fork(document, str(each.place.key))
+    ]
     reported = {each.place.key for each in wrong_values}
     return [
         *remarks,
@@ -81,6 +84,12 @@ def _is_of_fork(document: Document, key: str) -> bool:
     """True if the repository of the recipe holds a LLaMA-Factory that has the key."""
     source = find_checkout(document.path)
     return source is not None and source.has_key(key)
+
+
+def _is_choice_of_fork(document: Document, key: str) -> bool:
+    """True if the repository of the recipe holds a LLaMA-Factory that takes the key's value."""
+    source = find_checkout(document.path)
+    return source is not None and source.has_choice(key, str(document.values[key]))
 
 
 def _release_range_problems(header: Mapping[str, Any], admitted: ReleaseRange) -> Iterator[Violation]:

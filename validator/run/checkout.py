@@ -48,6 +48,15 @@ class Checkout(NamedTuple):
         pattern = rf"(?m)^ +{re.escape(name)}: "
         return any(re.search(pattern, _read(self.package / f"hparams/{each}.py")) for each in _HPARAMS)
 
+    def has_choice(self, key: str, value: str) -> bool:
+        """True if the type of the checkout's field lists this value, or one of its enumerations has it."""
+        word = rf"[\"']{re.escape(value)}[\"']"
+        is_listed = any(
+            re.search(rf"(?m)^ +{re.escape(key)}: [^=]*{word}", _read(self.package / f"hparams/{each}.py"))
+            for each in _HPARAMS
+        )
+        return is_listed or bool(re.search(rf"(?m)^ +\w+ = {word}$", _read(self.package / "extras/constants.py")))
+
     def has_template(self, name: str) -> bool:
         """True if the checkout registers a chat template of this name."""
         return re.search(rf"name=[\"']{re.escape(name)}[\"']", _read(self.package / "data/template.py")) is not None
