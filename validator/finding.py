@@ -169,10 +169,12 @@ class FileReport:
         """Return the number of findings of this severity."""
         return sum(d.severity is severity for d in self.diagnostics)
 
-    def failing_warnings(self) -> int:
-        """Return the number of warnings that fail the check, as `strict` asks."""
+    def raise_strict_warnings(self) -> None:
+        """Make errors of the warnings that `strict` names, so that every output format agrees with the exit code."""
         codes = ("",) if self.strict is True else self.strict or ()
-        return sum(d.severity is Severity.WARNING and d.code.startswith(codes) for d in self.diagnostics)
+        for at, each in enumerate(self.diagnostics):
+            if each.severity is Severity.WARNING and each.code.startswith(codes):
+                self.diagnostics[at] = each._replace(severity=Severity.ERROR)
 
 
 @dataclass(eq=False)
@@ -186,10 +188,6 @@ class Report:
     def count(self, severity: Severity) -> int:
         """Return the number of findings of this severity in all files."""
         return sum(f.count(severity) for f in self.files)
-
-    def failing_warnings(self) -> int:
-        """Return the number of warnings in all files that fail the check."""
-        return sum(f.failing_warnings() for f in self.files)
 
     def codes(self) -> set[str]:
         """Return the codes of all findings."""

@@ -122,7 +122,7 @@ def _check_schema() -> Schema:
 
 
 ANSWERS = {
-    "check": Answer("check PATH…", "1: a file has an error, or with `strict` a warning", _check_schema()),
+    "check": Answer("check PATH…", "1: a file has an error, which `strict` makes of warnings", _check_schema()),
     "config": Answer(
         "check --show-config [PATH]…", "2: a configuration file cannot be used", schema_of(Sequence[EffectiveSettings])
     ),

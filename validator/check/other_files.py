@@ -24,10 +24,9 @@ from validator.run.dataset_registry import REGISTRY_FILE, Registry
 from validator.run.fsdp import read_accelerate
 from validator.run.settings import RunSettings, run_of_values
 from validator.run.workspace import Workspace
-from validator.wording import clip, plural
+from validator.wording import clip, plural, quoted_names
 
 _MAX_MESSAGE = 2_000  # characters of a message
-_MAX_NAMES = 3
 NOT_JUDGED, NOT_RECOGNISED = "LOA013", "LOA014"
 
 
@@ -105,9 +104,9 @@ def _absent_files(registry: Registry) -> Iterator[Diagnostic]:
     sets = filter(None, map(registry.get, registry.entries))
     absent = [each.name for each in sets if each.source == "file" and not each.present]
     if absent:
-        listed = ", ".join(f"`{clip(name)}`" for name in absent[:_MAX_NAMES])
-        more = f" and {len(absent) - _MAX_NAMES} more" if len(absent) > _MAX_NAMES else ""
-        found = f"the files of {len(absent)} of {count} data {plural(count, 'set')} are not here ({listed}{more})"
+        found = (
+            f"the files of {len(absent)} of {count} data {plural(count, 'set')} are not here ({quoted_names(absent)})"
+        )
         text = f"{found}, so only their entries are judged; a recipe that names one needs its file"
         yield Diagnostic(NOT_JUDGED, Severity.NOTE, text)
 

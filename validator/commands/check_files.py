@@ -40,6 +40,8 @@ def report_and_exit(report: Report, form: str, stream: TextIO | None = None, fai
     """Print the report in the format `form`, to standard output if `stream` is None. Exit with code 1 if the report
     holds an error or a warning that counts as one (`FileReport.strict`), or if `failed` is true because a file could
     not be written."""
+    for file in report.files:
+        file.raise_strict_warnings()
     if form == "sarif":
         from validator.rules import all_rules
 
@@ -47,8 +49,7 @@ def report_and_exit(report: Report, form: str, stream: TextIO | None = None, fai
     stream = stream or sys.stdout
     stream.write(reports.REPORT_FORMATS[form](report))
     stream.flush()  # so that a full disk is told here, and not when the process ends
-    faults = report.count(Severity.ERROR) + report.failing_warnings()
-    sys.exit(1 if faults or failed else 0)
+    sys.exit(1 if report.count(Severity.ERROR) or failed else 0)
 
 
 def resolve_path_or_name(path: str) -> str | Document:

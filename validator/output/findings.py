@@ -29,14 +29,13 @@ def format_findings(report: Report, stream: TextIO | None = None) -> str:
     errors, warnings = report.count(Severity.ERROR), report.count(Severity.WARNING)
     files = len(report.files)
     numbers = f"{errors} {plural(errors, 'error')}, {warnings} {plural(warnings, 'warning')}"
-    if failing := report.failing_warnings():
-        numbers += f" (strict: {failing} {'counts as an error' if failing == 1 else 'count as errors'})"
     fixes = [line for file in report.files for line in (*_assumption_lines(file), *_fix_lines(file))]
     end = f"{files} {plural(files, 'file')}: {numbers}{_unjudged_summary(report.files)}"
     below = [*fixes, *_note_lines(common_notes), end, *_fixable_counts(report.files)]
     return escaping.escape_lines([*lines, *wrap_lines(below, width)])
 
 
+_MAX_NAMED = 3  # of messages or places of one note
 _Note = tuple[str, str | None]  # its code and key
 _Notes = Mapping[_Note, Sequence[tuple[str, Diagnostic]]]
 
@@ -53,11 +52,25 @@ def _common_notes(files: Sequence[FileReport]) -> _Notes:
 
 
 def _note_lines(notes: _Notes) -> Iterator[str]:
-    """Yield one line for each note that several files have: its first message, and how many files have it."""
+    """Yield lines for each note that several files have: each of its commonest messages with the files that have it,
+    and how many files have another message."""
     for (code, _), found in sorted(notes.items(), key=lambda item: -len(item[1])):
-        path, first = found[0]
-        files = len({path for path, _ in found})
-        yield f"{files} files: note: {first.message} [{code}], first {first.path or path}:{first.line}:{first.column}"
+        by_message: dict[str, list[tuple[str, Diagnostic]]] = {}
+        for each in found:
+            by_message.setdefault(each[1].message, []).append(each)
+        messages = sorted(by_message, key=lambda message: -len(by_message[message]))
+        for message in messages[:_MAX_NAMED]:
+            yield _note_line(code, message, by_message[message])
+        if others := [each for message in messages[_MAX_NAMED:] for each in by_message[message]]:
+            yield _note_line(code, "the same with other values", others)
+
+
+def _note_line(code: str, message: str, found: Sequence[tuple[str, Diagnostic]]) -> str:
+    """Return a note with the number of files that have it, and the first places."""
+    files = len({path for path, _ in found})
+    places = [*dict.fromkeys(f"{each.path or path}:{each.line}:{each.column}" for path, each in found)]
+    more = f" and {len(places) - _MAX_NAMED} more" if len(places) > _MAX_NAMED else ""
+    return f"{files} {plural(files, 'file')}: note: {message} [{code}] at {', '.join(places[:_MAX_NAMED])}{more}"
 
 
 def _fix_lines(file: FileReport) -> Iterator[str]:
