@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from validator.errors import ConfigurationError, RecipeError
 from validator.finding import FindingOptions, PathSeverity, Severity
 from validator.knowledge import devices, releases
+from validator.knowledge.file_kinds import TOML_NAME, YAML_NAME
 from validator.recipe import known_folders, safe_read
 from validator.recipe.recipe_file import Document, load_recipe, with_header_fields, with_missing_header_fields
 from validator.recipe.suggestions import suggest, unknown_name
@@ -26,7 +27,6 @@ from validator.rules import all_rules
 from validator.run.recipe_arguments import finite_number, parse_price
 from validator.wording import clip, relative_to_cwd, shown_value
 
-YAML_NAME, TOML_NAME = ".lmf-recipes.yaml", "pyproject.toml"
 _TABLE = "lmf-recipes"  # below [tool]
 _PER_FOLDER = "per-folder"
 _RELEASES = "releases"
@@ -50,9 +50,8 @@ _HEADER_FIELDS = {
 class CommandLine(NamedTuple):
     """Options of the command line that concern findings. Empty values leave it to the configuration file.
 
-    `paths` "error": every path must exist on this machine, whatever the file says. `hook`: the files are those of a
-    commit, so that paths of the training machine are notes unless something else is said. `isolated`: no configuration
-    file counts. `strict`: every warning fails the check."""
+    `hook`: the files are those of a commit, so that paths of the training machine are notes unless something else is
+    said. `isolated`: no configuration file counts. `strict`: every warning fails the check."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
@@ -90,7 +89,9 @@ class Configuration:
             tuple(chosen.get("ignore", ())),
             asked.pedantic or bool(self.settings.get("pedantic")),
             asked.paths or self.settings.get("paths", usual),
-            () if asked.paths == "error" else tuple(self.settings.get("path-prefixes", ())),
+            tuple(
+                os.path.normpath(Path(self.path or "").parent / each) for each in self.settings.get("path-prefixes", ())
+            ),
             asked.strict or self.settings.get("strict", False),
         )
 
@@ -311,9 +312,10 @@ def _releases(value: Any) -> Mapping[str, str]:
 
 def _prefixes(value: Any) -> tuple[str, ...]:
     for each in _texts(value):
-        if not each.startswith("/") or each.strip("/") == "":
-            raise RecipeError(f"{shown_value(each)} is no folder of the training machine; write an absolute path")
-    return tuple(os.path.normpath(each) for each in value)
+        if each.startswith(("~", "$")) or not os.path.normpath(each).strip("/."):
+            need = "write it in full, or relative to the configuration file"
+            raise RecipeError(f"{shown_value(each)} is no folder of the training machine; {need}")
+    return tuple(value)
 
 
 def _codes(value: Any) -> tuple[str, ...]:

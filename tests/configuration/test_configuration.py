@@ -14,6 +14,7 @@ from support.clean_recipe import RECIPE
 from validator import configuration
 from validator.configuration import find_configuration
 from validator.errors import ConfigurationError
+from validator.recipe import known_folders
 from validator.recipe.recipe_file import load_recipe
 
 AWAY = "model_name_or_path: /mnt/models/Qwen2.5-7B-Instruct"
@@ -209,9 +210,34 @@ def test_paths_below_a_prefix_are_those_of_the_training_machine() -> None:
     assert "PTH006" not in codes("configs/a.yaml")
     write("configs/a.yaml", text.replace("/mnt/models", "/mnt/models-old"))
     assert "PTH006" in codes("configs/a.yaml")
-    write("configs/a.yaml", text)  # a run that starts here needs them here
+    write("configs/a.yaml", text)
+    assert "PTH006" not in codes("configs/a.yaml", "--paths", "error")
+    # a run that starts here needs them here
     started = program.run("train", "configs/a.yaml", "--dry-run", "--machine", "1xa100-80g")
     assert (started.exit_code, "[PTH006]" in started.output) == (1, True)
+
+
+# .gitignore, `path-prefixes`, and whether `check` by hand and `check --hook` find that a data file is missing
+IGNORED = [
+    ("", [], True, True),
+    ("*.json\n!dataset_info.json", [], True, False),
+    ("/train/sets/*.json\n!/train/sets/mine.json", [], True, True),
+    ("train/sets/", [], True, False),
+    ("/sets/\ntrain/*.json", [], True, True),
+    ("", ["train/sets"], False, False),
+    ("", ["sets"], True, True),
+]
+
+
+@pytest.mark.parametrize(("ignored", "prefixes", "by_hand", "hook"), IGNORED)
+def test_a_data_file_that_no_clone_has(ignored: str, prefixes: list[str], by_hand: bool, hook: bool) -> None:
+    write(".gitignore", ignored)
+    write(".lmf-recipes.yaml", f"path-prefixes: {prefixes}")
+    write("train/sets/dataset_info.json", '{"mine": {"file_name": "mine.json"}}')
+    write("train/a.yaml", RECIPE.replace("dataset: alpaca_gpt4_en", "dataset: mine\ndataset_dir: sets"))
+    known_folders._ignored_patterns.cache_clear()
+    known_folders._is_ignored_itself.cache_clear()
+    assert ["PTH105" in codes("train/a.yaml", *words) for words in ([], ["--hook"])] == [by_hand, hook]
 
 
 STRICT = [
@@ -235,7 +261,13 @@ def test_warnings_fail_a_check_where_strict_says_so(text: str, words: tuple[str,
     write("configs/a.yaml", RECIPE.replace("template: qwen", "template: llama3"))
     done = program.run("check", "configs/a.yaml", *words)
     assert done.exit_code == code
-    assert ("(strict: 1 counts as an error)" in done.output) == bool(code)
+    for form, error in (
+        ("text", ": error: "),
+        ("github", "::error "),
+        ("sarif", '"level": "error"'),
+        ("json", '"errors": 1'),
+    ):
+        assert (error in program.run("check", "configs/a.yaml", *words, "--format", form).output) == bool(code)
 
 
 def test_warnings_of_other_files_fail_a_check_too() -> None:
@@ -262,6 +294,16 @@ def test_a_hook_fails_for_a_configuration_that_cannot_be_used(name: str, text: s
     done = program.run("check", "--hook", name)
     assert (done.exit_code, type(done.exception)) == ((0, type(None)) if usable else (1, ConfigurationError))
     assert "LOA" not in done.output
+    alone = program.run("check", name)
+    assert (alone.exit_code, type(alone.exception)) == (done.exit_code, type(done.exception))
+    assert ("is a configuration file" in alone.output) == usable
+
+
+def test_a_hook_looks_into_folders() -> None:
+    write("configs/a.yaml", RECIPE + "ddp_timeout: 180000000\nlearning_rat: 1\n")
+    assert "SCH001" in codes("--hook", "configs/")
+    program.run("check", "--hook", "--fix", ".")
+    assert "604800" in Path("configs/a.yaml").read_text()
 
 
 def test_a_mistyped_folder_of_the_training_machine_fails_a_hook_with_paths_error() -> None:
@@ -289,10 +331,21 @@ def test_notes_that_several_files_have_are_shown_once_at_the_end() -> None:
     assert shown.count("[TRA011]") == 1
     (line,) = (each for each in shown.splitlines() if "[TRA011]" in each)
     assert line.startswith("3 files: note: ")
-    assert line.endswith("first configs/a.yaml:18:14")
+    assert line.endswith("at configs/a.yaml:18:14, configs/b.yaml:18:14, configs/c.yaml:18:14")
     assert shown.splitlines()[-2].startswith("3 files: 0 errors, 0 warnings; memory not judged in 3")
     one = program.run("check", "configs/a.yaml").output
     assert one.startswith("configs/a.yaml:")
+
+
+def test_the_paths_of_each_of_several_files_are_named() -> None:
+    for name in "abcde":
+        path = RECIPE.replace("saves/x", f"saves/{name}").replace("Qwen/Qwen2.5-7B-Instruct", f"/mnt/{name}/Qwen2.5-7B")
+        write(f"configs/{name}.yaml", path)
+    shown = [line for line in program.run("check", "--hook", "configs").output.splitlines() if "[PTH030]" in line]
+    assert [f"`/mnt/{name}/Qwen2.5-7B`" in line for name, line in zip("abc", shown, strict=False)] == [True] * 3
+    assert shown[3:] == [
+        "2 files: note: the same with other values [PTH030] at configs/d.yaml:1:1, configs/e.yaml:1:1",
+    ]
 
 
 def test_the_settings_that_hold_are_shown() -> None:
@@ -323,7 +376,8 @@ BAD = [
     ("ignore = ['XYZ']", "`ignore`: no rule begins with `XYZ`"),
     ("ignore = [1]", "`ignore`: 1 is no text"),
     ("paths = 'warning'", '`paths`: "warning" is neither "error" nor "note"'),
-    ("path-prefixes = ['models']", '`path-prefixes`: "models" is no folder of the training machine'),
+    ("path-prefixes = ['~/models']", '`path-prefixes`: "~/models" is no folder of the training machine'),
+    ("path-prefixes = ['a/..']", '`path-prefixes`: "a/.." is no folder'),
     ("path-prefixes = ['/']", '`path-prefixes`: "/" is no folder'),
     ("releases = {vllm = '1'}", "`releases`: package `vllm` is not known"),
     ("releases = {torch = 'new'}", "`releases`: `torch`: "),

@@ -157,14 +157,14 @@ class CheckOptions(NamedTuple):
 
 class FixRequest(NamedTuple):
     """What `check --fix` shall do. `target`: the options under which files are judged. `unsafe`: also make fixes that
-    may change what is trained. `diff`: show the change instead of writing it. `among`: paths of the files that may be
-    changed; None if all may. `asked`: what the command line says about findings, of which only those that are shown are
-    fixed; None to read no configuration file either."""
+    may change what is trained. `diff`: show the change instead of writing it. `among`: the files, and the folders of
+    files, that may be changed; None if all may. `asked`: what the command line says about findings, of which only those
+    that are shown are fixed; None to read no configuration file either."""
 
     target: CheckOptions
     unsafe: bool
     diff: bool
-    among: frozenset[str] | None = None
+    among: frozenset[Path] | None = None
     asked: CommandLine | None = None
 
 
@@ -197,7 +197,7 @@ def fix_subject(subject: str | Document, request: FixRequest, seen: set[str]) ->
         if (real := os.path.realpath(path)) in seen:
             continue
         seen.add(real)
-        is_kept = request.among is not None and path not in request.among
+        is_kept = request.among is not None and request.among.isdisjoint((Path(path), *Path(path).parents))
         if is_kept or not (path == "-" or known_folders.is_in_repository(path, path)):
             yield FixedFile(judge.check_file(path, *request.target, asked=request.asked))
             continue
@@ -206,7 +206,7 @@ def fix_subject(subject: str | Document, request: FixRequest, seen: set[str]) ->
         except RecipeError as err:
             yield FixedFile(unreadable_report(path, str(err)))
             continue
-        kind = file_kinds.kind_of_text(original.text)
+        kind = file_kinds.kind_of_text(original.text) if path == "-" else file_kinds.kind_of_file(path)
         if not kind.may_be_recipe:
             yield FixedFile(judge.check_other_kind(path, kind, request.asked), original, original.text)
             continue

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from validator.knowledge import file_kinds
+from validator.recipe import safe_read
 from validator.recipe.recipe_file import RECIPE_SUFFIXES, load_recipe
 from validator.run.dataset_registry import REGISTRY_FILE
 from validator.run.settings import resolve
@@ -67,10 +68,10 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 
 
 def files_to_check(paths: Sequence[str]) -> list[str]:
-    """Return the files among the paths that are judged. After them, the recipes in the working directory that read one
-    of the others."""
+    """Return the folders, and the files that are judged, among the paths. After them, the recipes in the working
+    directory that read one of these files."""
     kinds = {path: file_kinds.kind_of_file(path) for path in paths}
-    ours = [path for path, kind in kinds.items() if kind.is_judged]
+    ours = [path for path, kind in kinds.items() if kind.is_judged or safe_read.path_kind(path) == "folder"]
     # A registry that is broken or empty is recognised by nothing but its name.
     read = [path for path in paths if Path(path).name == REGISTRY_FILE or kinds[path].is_read_by_recipes]
     checked_paths = {Path(path).resolve() for path in ours}

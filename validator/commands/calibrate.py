@@ -83,7 +83,7 @@ def _time_steps(
     with scratch_folder() as output:
         first = resolve(options.load_configured(recipe, overrides))
         words = (*overrides, *short_run.timed_overrides(first, number, output))
-        document = options.load_configured(recipe, words, options.EVERY_PATH_HERE)
+        document = options.load_configured(recipe, words, starts_here=True)
         target = targets.allocate_devices(resolve(document), dry=False)
         if not target.accelerators and not first.on_cpu:
             raise RecipeError("this machine shows no device that steps could be timed on; --log takes a run elsewhere")

@@ -14,8 +14,6 @@ from validator import __version__
 from validator.check.autofix import CheckOptions, FixRequest, fix_subject, format_diff, write_fixed_file
 from validator.commands import check_files, options
 from validator.configuration import (
-    TOML_NAME,
-    YAML_NAME,
     CommandLine,
     effective_settings,
     find_configuration,
@@ -24,6 +22,7 @@ from validator.configuration import (
 from validator.errors import RecipeError
 from validator.finding import PathSeverity, Report
 from validator.knowledge import models, unknown_models
+from validator.knowledge.file_kinds import CONFIGURATION_FILES
 from validator.output import findings as reports
 from validator.output.terminal import emit
 
@@ -113,12 +112,12 @@ def command(
         found = [effective_settings(path, asked, machine=machine, host_ram_gib=host_ram) for path in paths or ["."]]
         emit(found, "json" if form == "json" else "text", reports.format_settings)
         return
-    staged = frozenset(paths) if hook else None
+    staged = frozenset(map(Path, paths)) if hook else None
     if hook:
         from validator.check import find_files
 
         for path in paths:
-            if Path(path).name in (YAML_NAME, TOML_NAME):
+            if Path(path).name in CONFIGURATION_FILES:
                 find_configuration(path, asked)
         paths = find_files.files_to_check(paths)
     elif not paths:

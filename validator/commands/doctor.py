@@ -35,9 +35,7 @@ def command(recipe: str | None, overrides: Sequence[str], machine: str | None, f
 
     One line each: found, wanted, what to do. Exit code 1 where a run would fail.
     """
-    document = (
-        options.load_configured(*options.locate_recipe(recipe, overrides), options.EVERY_PATH_HERE) if recipe else None
-    )
+    document = options.load_configured(*options.locate_recipe(recipe, overrides), starts_here=True) if recipe else None
     diagnosis = examine(document, None if machine == options.AUTO_MACHINE else machine)
     emit(diagnosis, form, format_diagnosis)
     sys.exit(1 if diagnosis.errors else 0)

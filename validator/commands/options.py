@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from validator import dataset
 from validator.catalogue import bundled_recipes
-from validator.configuration import NOTHING_ASKED, CommandLine, configured
+from validator.configuration import configured
 from validator.errors import RecipeError
 from validator.knowledge import devices
 from validator.knowledge.models import find_model, offered_models
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 
 AUTO_MACHINE = "auto"
-# Of a run that starts on this machine every path must be there.
-EVERY_PATH_HERE = CommandLine(paths="error")
 MACHINE_HELP = "Target, such as 8xascend-910b-64g, 2x8xa100-80g or, by its memory, 1x48g; auto: this machine."
 _HOURS_PER_YEAR = 8760  # hours
 _MAX_HOST_RAM_GIB = 1 << 20  # of a node: more than any has, and less than what no longer is a size
@@ -234,10 +233,13 @@ def locate_recipe(recipe: str, overrides: Sequence[str] = ()) -> bundled_recipes
     return located
 
 
-def load_configured(path: str, overrides: Sequence[str], asked: CommandLine = NOTHING_ASKED) -> Document:
+def load_configured(path: str, overrides: Sequence[str], starts_here: bool = False) -> Document:
     """Return the recipe in a file, with the overrides and the settings of its configuration file applied. Raises
-    RecipeError if one of them cannot be used."""
-    return configured(load_with_overrides(path, overrides), asked)
+    RecipeError if one of them cannot be used. `starts_here`: the run starts on this machine, where every path must
+    be."""
+    document = configured(load_with_overrides(path, overrides))
+    every_path_here = document.options._replace(paths="error", path_prefixes=())
+    return replace(document, options=every_path_here) if starts_here else document
 
 
 MACHINE_OPTION = click.option("--machine", metavar="M", callback=resolve_machine_to_judge, help=MACHINE_HELP)

@@ -66,7 +66,7 @@ def command(
     if recipe == "-":
         raise click.UsageError("llamafactory-cli reads a recipe from a file; save it first")
     recipe, overrides = options.locate_recipe(recipe, overrides)
-    document = options.load_configured(recipe, overrides, options.EVERY_PATH_HERE)
+    document = options.load_configured(recipe, overrides, starts_here=True)
     target = _launch_machine(document, machine, dry_run)
     # A dry run where no device is may be for a machine with other packages.
     installed = find_installed().versions(releases.ENGINE_FIELDS) if target.accelerators or not dry_run else {}
@@ -74,7 +74,7 @@ def command(
     run, refusals = preflight.check_before_start(document, target, host_ram, dry_run)
     if smoke:  # judged as the whole run
         overrides = (*overrides, *smoking.smoke_overrides(run))
-        document = options.load_configured(recipe, overrides, options.EVERY_PATH_HERE)
+        document = options.load_configured(recipe, overrides, starts_here=True)
         run = resolve(with_missing_header_fields(document, installed), target.machine)
     prepared = local_launch.build_launch(run, overrides, target.device_env)
     if not dry_run and (smoke or not resume.finished_message(run)):

@@ -1,6 +1,7 @@
 """Tells what a file is by what it holds: a recipe, a DeepSpeed file, an Accelerate file, a data set registry, or
 something else that is known (data/file_kinds.yaml). Each file is of one kind, whatever its name and whoever asks: a
-name on the command line, a folder or a commit. Only a dataset_info.json that is broken is told by its name, too."""
+name on the command line, a folder or a commit. Only configuration files, and a dataset_info.json that is broken, are
+told by their names, too."""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ from validator.recipe.recipe_file import find_header_block
 from validator.recipe.safe_read import read_bytes
 
 RECIPE, DEEPSPEED, ACCELERATE, REGISTRY, UNKNOWN = "recipe", "deepspeed", "accelerate", "registry", "unknown"
+CONFIGURATION_FILES = YAML_NAME, TOML_NAME = ".lmf-recipes.yaml", "pyproject.toml"
+_CONFIGURATION = "configuration"
 _ROWS = "rows"
 _JUDGED = (RECIPE, DEEPSPEED, ACCELERATE, REGISTRY)
 _LABELS, _MIN_LABELS = "labels", 5
@@ -69,6 +72,8 @@ def kind_of_file(path: str) -> FileKind:
         text = read_bytes(path).decode(errors="replace")
     except RecipeError:
         return FileKind(UNKNOWN)
+    if Path(path).name in CONFIGURATION_FILES:
+        return _kind_with_advice(_CONFIGURATION, _row(_CONFIGURATION), "")
     kind, row = kind_of_text(text), _row(REGISTRY)
     if kind.name in (UNKNOWN, _ROWS) and Path(path).name == row["file"]:
         words = "|".join(row["source"] if kind.name == _ROWS else [*row["source"], *row["also"]])

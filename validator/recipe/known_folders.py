@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
+from validator.errors import RecipeError
 from validator.recipe import safe_read
 from validator.recipe.safe_read import expand_home
 
@@ -89,3 +91,47 @@ def _repository_around(folder: Path) -> tuple[Path, ...]:
     real = Path(os.path.realpath(folder))
     root = next((each for each in (real, *real.parents) if safe_read.path_kind(each / _GIT_FOLDER)), real)
     return (root,) if root != root.parent else ()
+
+
+_MAX_PATTERNS, _MAX_PARTS = 300, 30  # of one .gitignore; of a path from the root of the repository
+
+
+def is_ignored_by_git(path: Path) -> bool:
+    """True if a .gitignore of the repository ignores the absolute path or a folder above it. `**` in the middle of a
+    pattern stands for one folder."""
+    for root in _repository_around(path.parent):
+        below_root = [place for place in (path, *path.parents) if root in place.parents]
+        return len(below_root) <= _MAX_PARTS and any(_is_ignored_itself(place, root) for place in below_root)
+    return False
+
+
+@cache
+def _is_ignored_itself(path: Path, root: Path) -> bool:
+    """True if the last pattern that matches the path ignores it, whatever is said of the folders above it."""
+    ignored = False
+    for folder in reversed([folder for folder in path.parents if folder.is_relative_to(root)]):
+        parts = path.parts[len(folder.parts) :]
+        for patterns, is_anchored, ignores in _ignored_patterns(folder):
+            end = parts if is_anchored else parts[-len(patterns) :]
+            if ignores != ignored and len(end) == len(patterns) and all(map(fnmatchcase, end, patterns)):
+                ignored = ignores
+    return ignored
+
+
+@cache
+def _ignored_patterns(folder: Path) -> list[tuple[list[str], bool, bool]]:
+    """Return the patterns of the .gitignore in a folder: the patterns of a path's last parts, whether these are all
+    parts from that folder on, and False for a pattern that begins with `!`. A link is not followed, as git does not."""
+    file = folder / ".gitignore"
+    if file.is_symlink() or safe_read.path_kind(file) != "file":
+        return []
+    try:
+        lines = [line.strip() for line in safe_read.read_text(str(file)).splitlines()]
+    except RecipeError:
+        return []
+    patterns = list[tuple[list[str], bool, bool]]()
+    for line in [line for line in lines if line and not line.startswith("#")][:_MAX_PATTERNS]:
+        pattern = line.removeprefix("!").rstrip("/")
+        parts = [part for part in pattern.removeprefix("**/").split("/") if part]
+        patterns.append((parts, "/" in pattern and not pattern.startswith("**/"), not line.startswith("!")))
+    return patterns

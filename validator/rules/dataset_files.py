@@ -20,7 +20,7 @@ from validator.rows import entry_inference
 from validator.rows.csv_rows import separator_fault
 from validator.rows.dataset_attr import SAMPLE_PARTS, SOURCE_OF_KEY
 from validator.rules import file_paths, subjects
-from validator.rules.missing_paths import is_missing, registry_is_elsewhere
+from validator.rules.missing_paths import git_ignores, is_missing, registry_is_elsewhere
 from validator.rules.rule import ERROR, MAX_FINDINGS, WARNING, Findings, rule
 from validator.rules.subjects import PlaceIn
 from validator.run import dataset_registry, other_registries
@@ -86,7 +86,8 @@ def registry_missing(run: RunSettings) -> Findings:
         command = next(filter(None, (_register_command(run, name) for name in names)), "")
         usual = "create the file, or set `dataset_dir` to the folder that holds it"
         remedy = _defined_elsewhere(run) or command or shipped or usual
-        yield _key_naming_registry(run), f"`{registry}` does not exist, so no data set is defined; {remedy}"
+        found = f"`{registry}` does not exist, so no data set is defined; {remedy}"
+        yield _key_naming_registry(run), f"{found}{git_ignores(run, registry)}"
 
 
 @rule("PTH102", ERROR)
@@ -260,7 +261,8 @@ def data_file_missing(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findin
         there = [path.name for path in safe_read.glob_folder(dataset.folder, "*")]
         found = f"data set `{dataset.name}`: `{dataset.path}` does not exist (`file_name` is relative to `dataset_dir`)"
         near = suggest(str(dataset.entry["file_name"]), there)
-        yield at("file_name"), f"{found}{near or '; put the file there, or correct `file_name`'}"
+        remedy = near or "; put the file there, or correct `file_name`"
+        yield at("file_name"), f"{found}{remedy}{git_ignores(run, dataset.path)}"
 
 
 @rule("PTH106", ERROR, about=subjects.datasets)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from validator.finding import USUAL_FINDINGS
 from validator.knowledge.path_keys import READ_KEYS, PathKey
 from validator.recipe import safe_read
 from validator.rules.rule import NOTE, Findings, rule
@@ -13,9 +12,8 @@ from validator.run.dataset_registry import REGISTRY_FILE
 from validator.run.named_paths import named_paths
 from validator.run.settings import RunSettings
 from validator.run.trained_model import is_local_name
-from validator.wording import clip, plural
+from validator.wording import plural, quoted_names
 
-_MAX_PATHS_NAMED = 3
 # What a folder of weights holds beside them. A repository may hold the folder, and not the weights.
 _CONFIG_OF_KIND = {"model": "config.json", "adapter": "adapter_config.json"}
 
@@ -40,27 +38,33 @@ def is_missing(run: RunSettings, path: str | Path, kind: str) -> bool:
     return not found and not run.workspace.may_be_elsewhere(path, kind)
 
 
+def git_ignores(run: RunSettings, path: str | Path) -> str:
+    """Return, as text to append to a message on a missing path, what to do if the training machine alone has it; an
+    empty string if git does not ignore the path."""
+    if not run.workspace.is_ignored_by_git(path):
+        return ""
+    return "; git ignores it: if the training machine has it, name its folder in `path-prefixes` of the configuration"
+
+
 @rule("PTH030", NOTE)
 def paths_elsewhere(run: RunSettings) -> Findings:
     """Paths are not looked for, because they may exist on the training machine alone.
 
-    Why: with `check --hook` or `--paths note`, and below the `path-prefixes` of a configuration file, a path that leads
-    out of the repository, a model, an adapter or the result of a run is no error where it is missing. A path inside of
-    the repository is.
+    Why: with `check --hook`, `--paths note` or `paths = "note"` in the configuration, a path that leads out of the
+    repository or that git ignores, a model, an adapter or the result of a run is no error where it is missing. Any
+    other path inside of the repository is. Paths below `path-prefixes` are taken to exist, and are not told.
     Source: own (`lmf-recipes train` looks for them on the machine that trains)
     Fix: none is needed; `--paths error` makes each of them an error.
     """
-    if run.workspace.options == USUAL_FINDINGS:  # the usual case, and the quick way
+    if run.workspace.options.paths == "error":
         return
     wanted = [(path, key) for key, path in named_paths(run, READ_KEYS) if not key.may_be_on_hub or is_local_name(path)]
     paths = [path for path, key in wanted if _is_elsewhere(run, path, key)]
     files = (each.path for each in run.data.datasets if each.source == "file" and not each.present)
     paths += [str(path) for path in files if run.workspace.may_be_elsewhere(path)]
-    if paths:
-        listed = ", ".join(f"`{clip(path)}`" for path in paths[:_MAX_PATHS_NAMED])
-        more = f" and {len(paths) - _MAX_PATHS_NAMED} more" if len(paths) > _MAX_PATHS_NAMED else ""
-        found = f"{len(paths)} {plural(len(paths), 'path')} may exist on the training machine alone: {listed}{more}"
-        yield None, f"{found}; `check --paths error` looks for them"
+    if doubtful := [path for path in paths if not run.workspace.is_taken_to_exist(path)]:
+        found = f"{len(doubtful)} {plural(len(doubtful), 'path')} may exist on the training machine alone"
+        yield None, f"{found}: {quoted_names(doubtful)}; `check --paths error` looks for them"
 
 
 def _is_elsewhere(run: RunSettings, path: str, key: PathKey) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -42,22 +43,39 @@ class Workspace:
         found = (each for each in self.folders if safe_read.path_kind(each / path))
         return next(((each / path, is_absolute or each == self.start) for each in found), None)
 
+    def is_taken_to_exist(self, path: str | Path) -> bool:
+        """True if the path lies below a folder that the configuration names as one of the training machine."""
+        prefixes = [Path.cwd() / prefix for prefix in self.options.path_prefixes]
+        return any(place.is_relative_to(prefix) for prefix in prefixes for place in self._places(path))
+
+    def is_ignored_by_git(self, path: str | Path) -> bool:
+        """True if git ignores the path, so that no clone of the repository has it."""
+        return any(map(known_folders.is_ignored_by_git, self._places(path)))
+
+    def _places(self, path: str | Path) -> Iterator[Path]:
+        """Yield where a path leads to from each folder of the repository in which relative paths are looked for."""
+        root = known_folders.repository_root(self.recipe) or Path.cwd()
+        for folder in (Path.cwd(), *self.folders):
+            if folder.is_relative_to(root):
+                yield Path(os.path.normpath(folder / path))
+
     def may_be_elsewhere(self, path: str | Path, kind: str = "data") -> bool:
         """True if a path that is missing here may exist on the training machine. Paths below the folders that are named
-        as folders of that machine may. If missing paths are notes, so may paths that lead out of the repository, and
-        models, adapters and results of runs, which no repository holds. `kind`: the kind of the path's key (PathKey).
+        as folders of that machine may. If missing paths are notes, so may paths that lead out of the repository, paths
+        that git ignores, and models, adapters and results of runs, which no repository holds. `kind`: the kind of the
+        path's key (PathKey).
 
         Many recipes are started in LLaMA-Factory's own checkout. So its folders count as outside of a repository that
         has no folder of that name."""
-        place = Path(os.path.normpath(Path.cwd() / path))
-        if any(place.is_relative_to(prefix) for prefix in self.options.path_prefixes):
+        if self.is_taken_to_exist(path):
             return True
         if self.options.paths == "error":
             return False
+        place = Path(os.path.normpath(Path.cwd() / path))
         first = Path(path).parts[0] if Path(path).parts else ""
         is_of_checkout = first in _CHECKOUT_FOLDERS and self.find(first) is None
         is_held = kind in _KINDS_IN_REPOSITORIES and known_folders.is_in_repository(place, self.recipe)
-        return is_of_checkout or not is_held
+        return is_of_checkout or not is_held or self.is_ignored_by_git(path)
 
     def find_dataset_dir(self, path: str) -> tuple[Path, bool] | None:
         """Return what `find` returns for a `dataset_dir`: the first folder of this path that holds a dataset_info.json,
