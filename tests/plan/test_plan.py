@@ -1117,6 +1117,14 @@ def test_a_plan_is_little_work(words: tuple[str, ...]) -> None:
     assert calls(lambda: run(*words)) < 1_000_000
 
 
+@pytest.mark.parametrize("machine", ["1xrtx-4090", "8xa100-80g"])
+def test_a_machine_whose_devices_cannot_hold_the_weights_is_little_work(machine: str) -> None:
+    """`plan --machines all` asks this of most of 187 machines. Neither step nor release is looked at there."""
+    asked = (models.find_model("gpt-oss-120b"), devices.parse_machine(machine, 256.0), None, None, None, "sft", None)
+    assert answer.plans_on_machine(*asked) == []
+    assert calls(lambda: answer.plans_on_machine(*asked)) < 450_000
+
+
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     ("model", "method", "said"),

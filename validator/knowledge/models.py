@@ -141,6 +141,7 @@ def _catalogue_model(name: str) -> Model | None:
     return _model_of_entry(*entry) if entry else None
 
 
+@lru_cache(maxsize=256)
 def catalogue_entry(name: str) -> tuple[str, dict[str, Any], str] | None:
     """Return (id, entry, hub name) of a model in data/models.yaml by any of its names; None if no entry has the name.
     The model's type need not be known."""

@@ -14,7 +14,7 @@ from validator.physics.architecture import (
     LayerKind,
     Tower,
 )
-from validator.physics.device_memory import DeviceRuntime, estimate_device_memory
+from validator.physics.device_memory import DeviceRuntime, estimate_device_memory, resident_bytes
 from validator.physics.estimate import Band, Estimate, TimeTerm
 from validator.physics.host_memory import disk_usage, estimate_host_memory
 from validator.physics.parameters import linear_roles, parameter_count, trainable_parameter_count
@@ -76,5 +76,6 @@ __all__ = [
     "layers_kept_whole",
     "linear_roles",
     "parameter_count",
+    "resident_bytes",
     "trainable_parameter_count",
 ]

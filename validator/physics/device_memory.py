@@ -138,6 +138,12 @@ def live_bytes_by_phase(step: TrainingStep) -> dict[str, LiveBytes]:
     return {name: live_bytes(terms_of(step)) for name, terms_of in PHASES.items()}
 
 
+def resident_bytes(arch: Architecture, work: Workload) -> float:
+    """Bytes of weights and optimizer states. These are on the device during the whole run, so that the
+    peak of every phase is at least as large."""
+    return sum(resident_terms(training_step(arch, work)).values())
+
+
 def _low_end_with_kernels(arch: Architecture, workload: Workload, runtime: DeviceRuntime) -> float:
     """Low end of the memory band, in bytes, for the case that fused kernels of the model's mixer (such as mamba-ssm)
     are installed although the recipe does not say so. Infinite if the model has no mixer, or if `arch` already assumes

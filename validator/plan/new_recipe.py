@@ -128,10 +128,12 @@ class NewRecipe:
 
     @property
     def fits(self) -> bool:
-        """True if the upper ends of the predicted device memory and host memory are below the machine's limits. Host
-        memory is tested first, because device memory may have to be simulated. Device memory that was not simulated
-        counts as not fitting."""
+        """True if the upper ends of the predicted device memory and host memory are below the machine's limits. The
+        tests that need least work come first, because device memory may have to be simulated. Device memory that was
+        not simulated counts as not fitting."""
         prediction = predict(self.run)
+        if prediction.exceeds_at_rest:
+            return False
         return prediction.host_verdict in ("fits", "unknown") and prediction.device_verdict == "fits"
 
     @cached_property

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import islice
 from math import log2
 from typing import Any
@@ -141,10 +141,17 @@ class Plan:
 def find_plans(start: NewRecipe, methods: Sequence[str], lengths: Sequence[int]) -> list[Plan]:
     """Return one or two plans for each method that fit and pass `check`, best first. The lengths are tried in the given
     order; plans are made for the first length at which any method fits. Where all of these fetch weights or update them
-    in host memory, plans without that for the next length at which there are any stand behind them."""
+    in host memory, plans without that for the next length at which there are any stand behind them. A method that
+    `check` accepts only with an earlier transformers is planned for that release."""
+    older_release = cache(lambda method: on_older_transformers(replace(start, method=method)))
     longest: list[Plan] = []
     for length in lengths:
-        found = _plans_at_length(start, methods, length)
+        found: list[Plan] = []
+        for draft in (replace(start, method=method, length=length) for method in methods):
+            plans = [*_fastest_plans(draft)]
+            if not plans and (older := older_release(draft.method)):
+                plans = [*_fastest_plans(replace(older, length=length))]
+            found += plans
         plans = _rank_plans(found, methods) if found else []
         without_host = [plan for plan in plans if plan.speed not in _HOST_MEMORY_CLASSES]
         if longest and without_host:
@@ -153,19 +160,6 @@ def find_plans(start: NewRecipe, methods: Sequence[str], lengths: Sequence[int])
             return plans
         longest = longest or plans
     return longest
-
-
-def _plans_at_length(start: NewRecipe, methods: Sequence[str], length: int) -> list[Plan]:
-    """Return one or two plans of each method for this length. A method that `check` accepts only with an earlier
-    transformers is planned for that release."""
-    plans: list[Plan] = []
-    for method in methods:
-        draft = replace(start, method=method, length=length)
-        found = [*_fastest_plans(draft)]
-        if not found and (older := on_older_transformers(draft)):
-            found = [*_fastest_plans(older)]
-        plans += found
-    return plans
 
 
 def _rank_plans(plans: Sequence[Plan], methods: Sequence[str]) -> list[Plan]:
@@ -306,10 +300,10 @@ def _groups(start: NewRecipe, speed: str) -> Iterator[tuple[list[NewRecipe], lis
     least memory, with Liger if that can be used. The second list holds all runs to try: without and with Liger."""
     for engine in _deepspeed_files(start, speed):
         frugal_run = replace(start, sharding=engine, liger=start.liger_helps, recompute=speed != "fastest")
-        if (
-            predict(frugal_run.run).host_verdict in ("tight", "exceeds")
-            and predict(frugal_run.run).device_verdict == "fits"
-        ):
+        found = predict(frugal_run.run)
+        if found.exceeds_at_rest:
+            continue
+        if found.host_verdict in ("tight", "exceeds") and found.device_verdict == "fits":
             frugal_run = replace(frugal_run, workers=1)  # each process that loads samples takes host memory
         if not frugal_run.fits:
             frugal_run = replace(frugal_run, no_evaluation=EVALUATION_TOO_LARGE)
@@ -342,7 +336,8 @@ def find_tight_plan(start: NewRecipe, methods: Sequence[str]) -> Plan | None:
         for plan in most_frugal_runs(replace(start, method=method)):
             found = predict(plan.draft.run)
             is_tight = (
-                found.host_verdict != "exceeds"
+                not found.exceeds_at_rest
+                and found.host_verdict != "exceeds"
                 and found.verdict_at_longest == "tight"
                 and found.device_verdict != "unknown"
             )

@@ -14,6 +14,7 @@ from validator.physics import (
     estimate_device_memory,
     estimate_host_memory,
     layers_kept_whole,
+    resident_bytes,
 )
 from validator.physics.estimate import GIB, DiskTerm, SharedTerm
 from validator.physics.workload import ExpertsForm
@@ -252,9 +253,16 @@ class Prediction:
     def device_verdicts(self) -> Mapping[str, Verdict]:
         """Verdict on device memory with samples of the longest possible length, by release of transformers (the keys of
         `workloads`)."""
-        if self.run.memory_source and self.run.memory_source.exceeds_at_rest(self.run):
-            return {"": "exceeds"}
         return self._verdicts(self.device_memories)
+
+    @cached_property
+    def exceeds_at_rest(self) -> bool:
+        """True if weights and optimizer states alone exceed the device's memory with every release of transformers, so
+        that a search need neither estimate nor simulate the step."""
+        usable, model = self.run.machine.device.usable_gib if self.run.machine else None, self.run.model
+        if usable is None or model is None or not self.workloads:
+            return False
+        return all(resident_bytes(model.arch, work) > usable * GIB for work in self.workloads.values())
 
     @property
     def fits_with_one_image(self) -> bool:

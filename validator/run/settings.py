@@ -88,11 +88,6 @@ class MemorySource(Protocol):
         samples have `length` tokens; empty if the run was not simulated."""
         ...
 
-    def exceeds_at_rest(self, run: Any, /) -> bool:
-        """True if weights and other states alone, without a training step, exceed the device's memory. The step need
-        not be simulated then."""
-        ...
-
 
 # dataclass compiles each method that it writes, at every start: of a run it writes none that is unused.
 @dataclass(frozen=True, eq=False, repr=False)

@@ -19,7 +19,7 @@ from validator.run.prediction import predict
 from validator.run.settings import RunSettings
 from validator.run.simulated import SimulationFigures
 from validator.simulation.session import SimulationSession, installed_releases
-from validator.simulation.simulated_memory import DECISIVE_PACKAGES, SimulatedStep, estimate_from_step, resident_bytes
+from validator.simulation.simulated_memory import DECISIVE_PACKAGES, SimulatedStep, estimate_from_step
 from validator.simulation.simulation_request import SIMULATED_OPTIMIZERS, request_for
 
 
@@ -55,10 +55,6 @@ class Simulation:
         except RecipeError:
             return {}
         return {"": estimate} if estimate else {}
-
-    def exceeds_at_rest(self, _run: RunSettings, /) -> bool:
-        """Always False: the run that the user asked for is simulated even if its weights alone exceed the device."""
-        return False
 
     def config_source(self, run: RunSettings, /) -> ConfigSource | None:
         """Return the config.json of the run's model, from a local folder or the hub's cache. Return None if there is no
@@ -196,13 +192,6 @@ class PlanSimulations(Simulation):
     def config_source(self, _run: RunSettings, /) -> ConfigSource | None:
         """Return the config.json of the plan's model, for every run."""
         return self.source
-
-    def exceeds_at_rest(self, run: RunSettings, /) -> bool:
-        """True if weights and optimizer states alone exceed the device's memory, by the formulas. Such a run is not
-        simulated."""
-        usable = run.machine.device.usable_gib if run.machine else None
-        workload = predict(run).workload
-        return bool(usable and workload and resident_bytes(self.model.arch, workload) > usable * GIB)
 
     def step(self, run: RunSettings, source: ConfigSource, length: int) -> SimulatedStep:
         """Return the simulated step of one of the plan's runs. Raises RecipeError with the reason if the run cannot be

@@ -132,12 +132,6 @@ def estimate_from_step(
     )
 
 
-def resident_bytes(arch: Architecture, work: Workload) -> float:
-    """Bytes of weights and optimizer states, from formulas. These are on the device during the whole run, so that the
-    peak of every phase is at least as large."""
-    return sum(resident_terms(training_step(arch, work)).values())
-
-
 def _single_device_terms(run: TrainingStep, moment: PhasePeak, stepped: bool, name: str) -> DeviceTerms:
     terms = {term: float(moment.categories.get(category, 0)) for category, term in _STATE_TERMS.items()}
     if not stepped:
