@@ -48,7 +48,8 @@ _MISSING_ARGUMENTS = {
     "source": "Give a recipe such as `mine.yaml`, or a file of data such as `chats.jsonl`.",
     "file": "Give the file that was copied from the recipe.",
 }
-# Options that no command has, and what to write for them: the first that the command has.
+# Options that no command has, and what to write for them: the first that the command has. A setting of the recipe is
+# written in the file or behind `train FILE.yaml` where the command takes none.
 _OTHER_OPTIONS: Sequence[tuple[str, Sequence[str]]] = (
     ("gpu gpus num-gpus n-gpus device devices hardware card cards node target", ("--machine 2xrtx-4090",)),
     ("ctx context context-length context-len ctx-len max-length max-len max-seq-len max-seq-length seq-len "
@@ -64,12 +65,28 @@ _OTHER_OPTIONS: Sequence[tuple[str, Sequence[str]]] = (
     ("output output-dir out save save-as", ("--write FILE", "output_dir=FOLDER")),
     ("json", ("--format json",)),
     ("type finetuning-type tuning peft", ("--method M", "finetuning_type=lora")),
-    ("qlora", ("--method qlora", "quantization_bit=4")),
+    ("qlora quantization quant quantize quantization-bit bits 4bit 4-bit load-in-4bit load-in-4-bit bnb",
+     ("--method qlora", "quantization_bit=4")),
     ("lora", ("--method lora", "finetuning_type=lora")),
     ("full", ("--method full", "finetuning_type=full")),
-    ("lr", ("learning_rate=1e-4",)),
-    ("epochs epoch", ("num_train_epochs=3",)),
-    ("batch-size batch bs micro-batch", ("per_device_train_batch_size=1",)),
+    ("lr learning-rate", ("learning_rate=1e-4",)),
+    ("epochs epoch num-epochs num-train-epochs", ("num_train_epochs=3",)),
+    ("steps max-steps", ("max_steps=500",)),
+    ("batch-size batch bs micro-batch micro-batch-size train-batch-size per-device-train-batch-size",
+     ("per_device_train_batch_size=1",)),
+    ("grad-accum accumulation gradient-accumulation gradient-accumulation-steps", ("gradient_accumulation_steps=8",)),
+    ("rank r lora-r lora-rank", ("lora_rank=16",)),
+    ("alpha lora-alpha", ("lora_alpha=32",)),
+    ("target-modules lora-target lora-target-modules", ("lora_target=all",)),
+    ("template chat-template", ("template=NAME",)),
+    ("max-samples", ("--samples N", "max_samples=1000")),
+    ("warmup warmup-ratio", ("warmup_ratio=0.03",)),
+    ("save-steps", ("save_steps=100",)),
+    ("seed", ("seed=42",)),
+    ("bf16 fp16 precision dtype torch-dtype", ("bf16=true",)),
+    ("packing", ("packing=true",)),
+    ("flash-attn flash-attention", ("flash_attn=fa2",)),
+    ("liger", ("enable_liger_kernel=true",)),
     ("deepspeed", ("deepspeed=FILE",)),
 )  # fmt: skip
 # A model and data are named when a recipe is made, not when it is used.
@@ -90,6 +107,10 @@ _TRAIN_OPTIONS = dict.fromkeys(
     "`NPROC_PER_NODE=2` before the command says on how many devices to train",
 ) | {"resume": "The same command resumes an interrupted run"}
 _LIST_OPTIONS = {"model": "`lmf-recipes list --model M` names the recipes for a model"}
+_COPY_OPTIONS = _LIST_OPTIONS | dict.fromkeys(
+    ("machine", "gpu", "gpus", "num-gpus", "n-gpus", "devices"),
+    "`lmf-recipes list --machine 2xrtx-4090` names the recipes for a machine",
+)
 # A word such as 4090, 8xh100 or rtx-4090.
 _MACHINE_WORD = r"(?i)(?:\d+x)*(?:rtx|gtx|gb|gh|mi|ascend|[abhltv])?-?\d{2,4}[a-z]{0,3}(?:-\d+g)?|(?:\d+x)+[a-z][\w\-]*"
 _EPILOG = "Start with `lmf-recipes plan --machine 2xrtx-4090`, or `--machine auto` for this machine."
@@ -192,16 +213,23 @@ def _meant_option(option: str, command: click.Command) -> str:
     word = option.lstrip("-").lower().replace("_", "-")
     own_options = {each for parameter in command.params for each in parameter.opts}
     takes_settings = "overrides" in own_options
-    hints = (
-        {**_PLAN_OPTIONS, **(_TRAIN_OPTIONS if command.name == "train" else {})} if takes_settings else _LIST_OPTIONS
+    hints = {"train": _PLAN_OPTIONS | _TRAIN_OPTIONS, "copy": _COPY_OPTIONS}.get(
+        str(command.name), _PLAN_OPTIONS if takes_settings else _LIST_OPTIONS
     )
     if word in hints:
         return f"{hints[word]}."
     if word in ("network", "net", "interconnect") and "--network" not in own_options >= {"--machine"}:
         return f"{_NETWORK_IN_HEADER}."
     for words, answers in _OTHER_OPTIONS:
-        known = [each for each in answers if each.split()[0] in own_options or (takes_settings and "=" in each)]
+        known = [each for each in answers if each.split()[0] in own_options or "=" in each]
         if word in words.split() and known:
-            return f"Write `{known[0]}`."
-    is_setting = takes_settings and "_" in option  # as LLaMA-Factory spells its keys
-    return f"A setting of the recipe is written `{option.lstrip('-')}=VALUE`." if is_setting else ""
+            return f"Write `{known[0]}`." if takes_settings or "=" not in known[0] else _in_recipe(known[0])
+    if "_" not in option:
+        return ""
+    setting = f"{option.lstrip('-')}=VALUE"  # as LLaMA-Factory spells its keys
+    return f"A setting of the recipe is written `{setting}`." if takes_settings else _in_recipe(setting)
+
+
+def _in_recipe(setting: str) -> str:
+    """Return where a setting is written if the command takes none, as a sentence."""
+    return f"It is a setting of the recipe: `lmf-recipes train FILE.yaml {setting}`, or a line of the file."
