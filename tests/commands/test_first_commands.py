@@ -77,6 +77,8 @@ TYPED = [
     ("plan --gpu 4090", 2, "Write `--machine 2xrtx-4090`."),
     ("list --gpus 4090", 2, "Write `--machine 2xrtx-4090`."),
     ("train x.yaml --gpus 0,1", 2, "`NPROC_PER_NODE=2` before the command says"),
+    ("plan --model qwen3-8b --machine m3", 2, "is a GPU of Apple, and runs on these (MPS) are not judged; try"),
+    ("plan --model qwen3-8b --machines m3max", 2, "is a GPU of Apple"),
     ("plan --ctx 8192", 2, "Write `--cutoff-len 8192`."),
     ("plan --max_length 8192", 2, "Write `--cutoff-len 8192`."),
     ("plan --vram 24", 2, "Write `--machine 1x24g`."),

@@ -62,6 +62,21 @@ def test_machines_as_people_write_them(text: str, machine: str) -> None:
     assert str(parse_machine(text)) == machine
 
 
+@pytest.mark.parametrize(
+    "text", ["m3 max 48gb", "1xm1", "Apple M2", "M2 Ultra 192GB", "m4pro", "macbook pro", "Mac Studio", "mps"]
+)
+def test_a_mac_is_not_taken_for_another_device_of_its_memory(text: str) -> None:
+    with pytest.raises(RecipeError, match="is a GPU of Apple") as err:
+        parse_machine(text)
+    assert "1x48g" not in str(err.value)
+
+
+@pytest.mark.parametrize("text", ["m40", "m60", "m2000", "m10"])
+def test_old_cards_are_no_macs(text: str) -> None:
+    with pytest.raises(RecipeError, match="by its memory"):
+        parse_machine(text)
+
+
 def test_a_pcie_card_that_is_taken_as_the_faster_one_is_told() -> None:
     assert "a PCIe card is slower" in str(parse_machine("8xA100-PCIE-40GB").note)
     assert parse_machine("8xA100-SXM4-40GB").note is None

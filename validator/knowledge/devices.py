@@ -16,6 +16,7 @@ from validator.wording import clip
 from .machine_spellings import MachineReading, device_words, machine_readings
 from .tables import yaml_table
 
+_APPLE_GPU = re.compile(r"\b(?:apple|i?mac(?:book|mini|studio|os)?|mps|m[1-9](?:pro|max|ultra)?)\b")
 _NETWORK_FORM = re.compile(r"(?i)(?:([1-9]\d?) ?[x×*] ?)?(.+)")
 
 
@@ -157,6 +158,12 @@ def find_device(name: str) -> tuple[Device, str | None]:
     claims = [key for key in devices.mention(query) if query in device_aliases(key)] or _ids_of_spelling(query)
     bare_name = device_words(query).name
     default = [key for key in claims if bare_name in map(_squeezed, devices[key].get("default_for") or [])]
+    if not claims and _APPLE_GPU.search(query):
+        raise RecipeError(
+            f"device `{clip(name)}` is a GPU of Apple, and runs on these (MPS) are not judged; try the way on its CPU "
+            "(`lmf-recipes copy tiny-cpu-lora .`), or compare what renting costs (`lmf-recipes plan --model M "
+            "--machines all`)"
+        )
     if not claims:
         raise RecipeError(
             f"device `{name}` is not known; {_near_devices_hint(query)} any other goes by its memory, such as 1x48g"

@@ -102,7 +102,7 @@ def longer_samples_in_words(cutoff_len: int, fits: int | None) -> str:
     and what to ask for a run that fits. `fits`: that length in tokens; None if the run fits with the longer ones."""
     if fits is None:
         return ""
-    plan = f"`lmf-recipes plan … --cutoff-len {cutoff_len}` looks for one that fits"
+    plan = f"`lmf-recipes plan … --cutoff-len {cutoff_len} --write OTHER.yaml` looks for one that fits"
     return f", but this run fits up to {_in_two_digits(fits)} a sample; {plan}"
 
 
