@@ -40,11 +40,11 @@ def run(*arguments: str) -> Result:
 
 BROKEN: dict[str, tuple[str, bytes, str]] = {
     "half a line": ("a.jsonl", f'{ROW}\n{{"instruction": "x", "out'.encode(),
-                    "a.jsonl:2: error: row 2 ends in the middle"),
+                    "a.jsonl:2: error: line 2 ends in the middle"),
     "invalid UTF-8 in lines": ("a.jsonl", f"{ROW}\n".encode() + b'{"instruction": "\xe9"}\n',
-                               "a.jsonl:2: error: row 2 is not UTF-8 text (byte 0xe9 at column 18); save it as UTF-8"),
+                               "a.jsonl:2: error: line 2 is not UTF-8 text (byte 0xe9 at column 18); save it as UTF-8"),
     "invalid UTF-8 in a list": ("a.json", f"[{ROW}, ".encode() + b'{"instruction": "\xe9"}]',
-                                "a.json:2: error: row 2 is not UTF-8 text (byte 0xe9); save it as UTF-8"),
+                                "a.json:1: error: row 2 is not UTF-8 text (byte 0xe9); save it as UTF-8"),
     "BOM": ("a.json", f"[{ROW}]".encode("utf-8-sig"), "a.json: error: is a list after a byte order mark"),
     "UTF-16": ("a.json", "[]".encode("utf-16"), "a.json: error: is UTF-16 text"),
     "nested nulls": ("a.jsonl", f'{TALK}\n{{"conversations": [null]}}\n'.encode(),
@@ -53,13 +53,13 @@ BROKEN: dict[str, tuple[str, bytes, str]] = {
                         "a.jsonl:2: error: a turn holds something other than text"),
     "an empty file": ("a.jsonl", b"", "a.jsonl: error: holds no row"),
     "an empty list": ("a.json", b"[]", "a.json: error: holds no row"),
-    "a list that does not end": ("a.json", f"[{ROW}".encode(), "a.json:2: error: row 2 is missing"),
-    "a comma too many": ("a.json", f"[{ROW},]".encode(), "a.json:2: error: row 2 is not valid JSON: a comma too many"),
-    "numbers": ("a.jsonl", b"1\n2\n", "a.jsonl:1: error: row 1 is no JSON object"),
+    "a list that does not end": ("a.json", f"[{ROW}".encode(), "a.json:1: error: row 2 is missing"),
+    "a comma too many": ("a.json", f"[{ROW},]".encode(), "a.json:1: error: row 2 is not valid JSON: a comma too many"),
+    "numbers": ("a.jsonl", b"1\n2\n", "a.jsonl:1: error: line 1 is no JSON object"),
     "gzip cut off": ("a.jsonl", gzip.compress(ROW.encode() * 50)[:60], "a.jsonl: error: is a damaged gzip file"),
     "no parquet": ("a.parquet", b"PAR1", "a.parquet: error: is not a valid parquet file"),
     "no arrow": ("a.arrow", b"xx", "a.arrow: error: is not a valid arrow file"),
-    "ragged csv": ("a.csv", b"instruction,output\nx,y\nx,y,z\n", "a.csv:2: error: row 2 has 3 fields, the header 2"),
+    "ragged csv": ("a.csv", b"instruction,output\nx,y\nx,y,z\n", "a.csv:3: error: line 3 has 3 fields, the header 2"),
     "two types": ("a.jsonl", f'{ROW}\n{ROW.replace(chr(34) + "hi there" + chr(34), "7")}\n'.encode(),
                   "a.jsonl: error: `output` is a number at"),
 }  # fmt: skip
@@ -76,6 +76,32 @@ def test_broken_input_gets_one_clear_message(name: str, tmp_path: Path, monkeypa
     errors = [line for line in found.stdout.splitlines() if ": error: " in line]
     assert len(errors) == 1
     assert errors[0].startswith(said)
+
+
+DROPPED_ROW = {"instruction": "Which row is dropped?", "input": "", "output": None}
+ROWS = [json.loads(ROW), DROPPED_ROW, json.loads(ROW)]
+# By the file that holds the rows: its content, and the place of the dropped row in the answer.
+PLACES: dict[str, tuple[str, str]] = {
+    "lines.jsonl": ("\n\n".join(map(json.dumps, ROWS)), "lines.jsonl:3"),
+    "list.json": (json.dumps(ROWS, indent=1), "list.json:7"),
+    "objects.json": ("\n".join(json.dumps(row, indent=1) for row in ROWS), "objects.json:6"),
+    "one-line.json": (json.dumps(ROWS), "row 2 of one-line.json"),
+    "cells.csv": ('instruction,input,output\n"a\nb",,c\n\n"d\ne",,\n', "cells.csv:5"),
+    "table.parquet": ("", "row 2 of table.parquet"),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_place_is_a_line_of_the_file_or_says_that_it_is_a_row(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content, place = PLACES[name]
+    monkeypatch.chdir(tmp_path)
+    if content:
+        Path(name).write_text(content)
+    else:
+        pq.write_table(pa.Table.from_pylist(ROWS), name)
+    assert json.loads(run(name, "--format", "json").stdout)["drops"][0]["examples"] == [place]
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ CASES: dict[str, tuple[str, bytes, str]] = {
     "63 levels": ("jsonl", cell(nested(63)), "is nested deeper than 63 levels"),
     "63 levels in a list": ("json", b"[" + cell(nested(63)) + b"]", "is nested deeper than 63 levels"),
     "100,000 levels": ("jsonl", cell(nested(100_000)), "is nested deeper than 63 levels"),
-    "null first": ("jsonl", b"null\n" + LINE, "row 1 is null"),
+    "null first": ("jsonl", b"null\n" + LINE, "line 1 is null"),
     "null behind": ("jsonl", LINE + b"null\n", READ),
     "key twice": ("jsonl", b'{"instruction": "a", "output": "b", "output": "c"}', "has the key `output` twice"),
     "NUL in text": ("jsonl", b'{"instruction": "a\0", "output": "b"}', "is not valid JSON"),

@@ -114,17 +114,17 @@ def studied(rows: list[dict[str, Any]], template: str) -> str:
         (
             {"q": "<image>two?", "a": "b", "images": ["gone.png"]},
             "qwen2_vl",
-            "seen.json:2: error: `gone.png` is not in",
+            "seen.json: error: `gone.png` is not in",
         ),
         (
             {"q": "two?", "a": "b", "images": ["one.png"]},
             "qwen2_vl",
-            "seen.json:2: error: it has 1 images and 0 <image>",
+            "seen.json: error: it has 1 images and 0 <image>",
         ),
         (
             {"q": "<image>two?", "a": "b", "images": ["one.png"]},
             "qwen",
-            "seen.json:1: error: it holds images, which template qwen does not take",
+            "seen.json: error: it holds images, which template qwen does not take",
         ),
     ],
 )

@@ -20,15 +20,15 @@ _BUFFER_BYTES = 1 << 20  # bytes of a column that are read at once
 
 
 def read_table(kind: str, stream: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number and the content of each row in a table file; numbers count from 1. `kind` is the type of the
-    file: `parquet` or `arrow`. Raises UnreadableError if the file is damaged or nested too deeply, and TooLargeError if
-    a row or the number of columns exceeds the limits."""
+    """Yield the content of each row in a table file, with 0 for the line, as tables have none. `kind` is the type of
+    the file: `parquet` or `arrow`. Raises UnreadableError if the file is damaged or nested too deeply, and
+    TooLargeError if a row or the number of columns exceeds the limits."""
     number = 0
     try:
         for batch in _bounded_batches(kind, stream):
             for row in _python_rows(_times_as_numbers(batch)):
                 number += 1
-                yield number, row
+                yield 0, row
     except (pa.ArrowException, MemoryError, OSError, ValueError, OverflowError) as err:
         raise _table_error(kind, number, err) from None
 
@@ -39,12 +39,13 @@ def _table_error(kind: str, number: int, err: Exception) -> Exception:
     if isinstance(err, MemoryError):
         return reading_limits.batch_too_large(number + 1)
     if isinstance(err, UnicodeDecodeError):
-        return UnreadableError(number + 1, "or one of the next rows is not UTF-8 text")
+        return UnreadableError(0, "or one of the next rows is not UTF-8 text", number + 1)
     if isinstance(err, (pa.ArrowException, OSError)):
         message = str(err).splitlines()[0].lower() if str(err) else type(err).__name__
-        return UnreadableError(number, f"is not a valid {kind} file: {message}")
+        return UnreadableError(0, f"is not a valid {kind} file: {message}")
     # such as a date after the year 9999, within a list
-    return UnreadableError(number + 1, f"or one of the next rows holds a value that Python cannot represent: {err}")
+    found = f"or one of the next rows holds a value that Python cannot represent: {err}"
+    return UnreadableError(0, found, number + 1)
 
 
 def _python_rows(batch: Any) -> Iterator[dict[str, Any]]:

@@ -45,9 +45,9 @@ def is_json_lines(path: Path) -> bool:
 
 
 def read_rows(path: Path, span: tuple[int, int] | None = None) -> Rows:
-    """Yield the number and the content of each row in a file. Numbers count from 1. They count lines in a file with one
-    row on each line, and rows in any other file. `span` (start and end in bytes) restricts reading to a part of a file
-    of JSON lines; numbers then count from the start of that part. Raises UnreadableError if a row cannot be read, and
+    """Yield the content of each row in a file with the line at which the row begins, from 1; the line is 0 in a table.
+    `span` (start and end in bytes) restricts reading to a part of a file of JSON lines; lines then count from the start
+    of that part. Raises UnreadableError if a row cannot be read, and
     TooLargeError if a row exceeds the size limits."""
     try:
         with open_decompressed(path) as stream:

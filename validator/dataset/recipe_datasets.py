@@ -32,8 +32,8 @@ _FIRST_PART_BYTES = 10 << 20  # bytes that the datasets library reads at once (p
 
 @dataclass(frozen=True)
 class FatalProblem:
-    """A reason why LLaMA-Factory stops at the data. `place` is a data set or a file, with the line if a single row is
-    the cause. `remedy` is what to write instead; it may be empty."""
+    """A reason why LLaMA-Factory stops at the data. `place` is a data set, a file, or a row in its file. `remedy` is
+    what to write instead; it may be empty."""
 
     place: str
     message: str
@@ -175,7 +175,7 @@ def _row_problems(one: LoadedDataset, where: str) -> Iterator[FatalProblem]:
     """Yield the problems of files and columns for which LLaMA-Factory would stop. `where` is the path of the data set.
     Single rows that end the run are in `ScannedRows.fatal` instead."""
     for path, line, why in one.rows.problems:
-        yield FatalProblem(f"{path}:{line}" if line else str(path), f"row {line} {why}" if line else why)
+        yield FatalProblem(f"{path}:{line}" if line else str(path), why)
     if one.rows.problems:
         return
     if not one.rows.read:

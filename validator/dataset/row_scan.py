@@ -30,14 +30,16 @@ from validator.rows.truncation import SampleLengths
 from validator.run.image_tokens import ImageCounter, ImageTokens
 
 BLOCK_ROWS = 1000  # rows that are counted together, fewer where they are large
-# What is kept of a row. `line` is its number in the file, `outcome` a code of rows/outcomes.py, `answers` 0, 1 or 2 for
+# What is kept of a row. `number` is its number in the data set, from 0, `line` the line of its file at which it begins
+# (0 in a table), `outcome` a code of rows/outcomes.py, `answers` 0, 1 or 2 for
 # more; `issues` are bits in the order of TEXT_ISSUES. `media_hash` identifies its images, videos and sounds. `tokens`
 # are those before `cutoff_len`, `kept_tokens` those after. `image_tokens` are those of its images, `tower_tokens` those
-# that the vision tower reads. All but line, outcome and answers are 0 for a row that is not trained.
+# that the vision tower reads. All but number, line, outcome and answers are 0 for a row that is not trained.
 ROW = np.dtype(
-    [("line", "u8"), ("outcome", "u1"), ("answers", "u1"), ("sample_hash", "u8"), ("prompt_hash", "u8"),
-     ("issues", "u1"), ("media_hash", "u8"), ("images", "u2"), ("image_tokens", "u4"), ("tower_tokens", "u4"),
-     ("tokens", "u4"), ("kept_tokens", "u4"), ("answer_tokens", "u4"), ("cut_answer_tokens", "u4")]
+    [("number", "u4"), ("line", "u4"), ("outcome", "u1"), ("answers", "u1"), ("sample_hash", "u8"),
+     ("prompt_hash", "u8"), ("issues", "u1"), ("media_hash", "u8"), ("images", "u2"), ("image_tokens", "u4"),
+     ("tower_tokens", "u4"), ("tokens", "u4"), ("kept_tokens", "u4"), ("answer_tokens", "u4"),
+     ("cut_answer_tokens", "u4")]
 )  # fmt: skip
 _MAX_SHAPES = 1000  # combinations of columns and types that are remembered, so that a row like an earlier one is quick
 # Issues of the text of one row, and what each means for the training.
@@ -118,9 +120,14 @@ class ScannedRows:
         return sum(map(len, self._blocks))
 
     def place(self, number: int) -> str:
-        """Return `file:line` of the row with this number."""
-        path = next(path for start, path in reversed(self.files) if start <= number)
-        return f"{path}:{self.rows[number // self.row_step]['line']}"
+        """Return `file:line` of the row with this number; `row 12 of file` for a table, or for several rows on a
+        line."""
+        at = number // self.row_step
+        row, near = self.rows[at], self.rows["line"][max(at - 1, 0) : at + 2]
+        start, path = next((start, path) for start, path in reversed(self.files) if start <= row["number"])
+        if row["line"] and np.count_nonzero(near == row["line"]) == 1:
+            return f"{path}:{row['line']}"
+        return f"row {row['number'] - start + 1:,} of {path}"
 
     def count_row(self, row: dict[str, Any]) -> None:
         """Count a row that was read, and record its columns and their types. The caller passes the remaining figures of
@@ -158,6 +165,7 @@ class ScannedRows:
         self.downsample(part.row_step)
         first, step = -self.read % self.row_step // part.row_step, self.row_step // part.row_step
         rows = part.rows
+        rows["number"] += self.read
         rows["line"] += lines_before
         self._blocks.append(rows[first::step].copy() if step > 1 else rows)
         keep = list(part.fatal)
@@ -223,7 +231,7 @@ def _scan_blocks(
             report(len(block))
             part = ScannedRows()
     except UnreadableError as err:
-        yield ScannedRows(problems=[(path, err.row, str(err))])
+        yield ScannedRows(problems=[(path, err.line, f"{err.where} {err}".lstrip())])
 
 
 # The fields of ROW before those of tokens, the sample of a row that is trained, the bytes of its text and tools, and
@@ -258,7 +266,7 @@ def _scan_row(
         status, part.fatal[number] = ENDS_RUN, str(err)
     answers = min(len(sample.answers), 2) if sample else 0
     tokens = [sum(each) for each in zip(*media.images, strict=True)] or [0, 0]
-    figures = (line, status, answers, sample_hash, prompt_hash, issues, media.hash, len(media.images), *tokens)
+    figures = (number, line, status, answers, sample_hash, prompt_hash, issues, media.hash, len(media.images), *tokens)
     return figures, sample if status == TRAINED else None, size, media
 
 

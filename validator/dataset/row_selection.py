@@ -142,12 +142,12 @@ class RowSelection:
         raise IndexError(position)
 
     def place(self, position: int) -> str:
-        """Return `file:line` of the row at a position, which is an index into `rows`."""
+        """Return the place of the row at a position, which is an index into `rows`."""
         one, index = self.find(position)
         return one.rows.place(index * one.rows.row_step)
 
     def places(self, positions: Positions) -> list[str]:
-        """Return `file:line` of the rows at the first three of these positions, as examples. Positions are indices into
+        """Return the places of the rows at the first three of these positions, as examples. Positions are indices into
         `rows`."""
         return [self.place(int(position)) for position in positions[:3]]
 

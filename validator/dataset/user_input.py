@@ -93,7 +93,7 @@ def naming_unreadable_file(path: Path) -> Iterator[None]:
     try:
         yield
     except UnreadableError as err:
-        raise RecipeError(f"`{path}`: row {err.row} {err}" if err.row else f"`{path}` {err}") from None
+        raise RecipeError(f"`{path}`: {err.where} {err}" if err.where else f"`{path}` {err}") from None
 
 
 def _first_rows(path: Path) -> list[dict[str, Any]]:

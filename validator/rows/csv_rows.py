@@ -21,7 +21,7 @@ _TRUTH_VALUES = {"True": True, "TRUE": True, "true": True, "False": False, "FALS
 
 
 def read_csv(stream: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number and the values of each row.
+    """Yield the first line and the values of each row.
 
     The stream is read twice. The first pass finds the columns that hold only numbers or only truth values, because
     their values are not text. Raises UnreadableError if the stream is not valid CSV in UTF-8."""
@@ -31,8 +31,8 @@ def read_csv(stream: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
             if value is not None and parsers.get(name) is not str:
                 parsers[name] = _cell_parser(value, parsers.get(name))
     stream.seek(0)
-    for number, row in _text_rows(stream):
-        yield number, {n: parsers[n](value) if value is not None else None for n, value in row.items()}
+    for line, row in _text_rows(stream):
+        yield line, {n: parsers[n](value) if value is not None else None for n, value in row.items()}
 
 
 def _cell_parser(value: str, before: Callable[[str], Any] | None) -> Callable[[str], Any]:
@@ -48,9 +48,8 @@ def _cell_parser(value: str, before: Callable[[str], Any] | None) -> Callable[[s
 
 
 class _BoundedLines:
-    """The lines of a UTF-8 stream. A line of more than MAX_ROW_BYTES characters raises TooLargeError. `quotes`:
-    quotation marks read so far. `number`: the row that is being read; the caller sets it, and error messages name
-    it."""
+    """The lines of a UTF-8 stream. A line of more than MAX_ROW_BYTES characters raises TooLargeError. `number` lines
+    and `quotes` quotation marks were read so far."""
 
     def __init__(self, stream: IO[bytes], encoding: str, newline: str | None) -> None:
         self._stream, self._encoding, self._newline = stream, encoding, newline
@@ -62,10 +61,11 @@ class _BoundedLines:
             while line := text.readline(reading_limits.MAX_ROW_BYTES + 1):
                 if len(line) > reading_limits.MAX_ROW_BYTES:
                     raise reading_limits.row_too_large(self.number + 1)
+                self.number += 1
                 self.quotes += line.count('"')
                 yield line
         except UnicodeDecodeError as err:
-            why = f"or one of the next rows is not UTF-8 text ({err.reason}); save it as UTF-8"
+            why = f"or one of the next lines is not UTF-8 text ({err.reason}); save it as UTF-8"
             raise UnreadableError(self.number + 1, why) from None
         finally:
             with contextlib.suppress(ValueError):  # the stream is closed already
@@ -73,27 +73,32 @@ class _BoundedLines:
 
 
 def _text_rows(stream: IO[bytes]) -> Iterator[tuple[int, dict[str, str | None]]]:
-    """Yield the number of each row and its values as text; None for a missing value. Raises UnreadableError if the
+    """Yield the first line of each row and its values as text; None for a missing value. Raises UnreadableError if the
     stream is not valid CSV in UTF-8."""
     csv.field_size_limit(reading_limits.MAX_ROW_BYTES)  # by default 131,072 characters; pandas has no limit
-    lines, index, line = _BoundedLines(stream, "utf-8-sig", newline=""), 0, [""]
+    lines, index, row, start, first = _BoundedLines(stream, "utf-8-sig", newline=""), -1, [""], 1, 1
     try:
         fields = csv.reader(lines)
         header = _column_names(next(fields, []))
-        for lines.number, line in enumerate((line for line in fields if line), 1):
-            if lines.number == 1:  # pandas takes more values than names for an index in front of the columns
-                index = max(len(line) - len(header), 0)
-            if len(line) > len(header) + index:
-                why = f"has {len(line)} fields, the header {len(header)}"
-                raise UnreadableError(lines.number, "; ".join(filter(None, (why, separator_fault(header)))))
-            filled = [*line[index:], *[""] * (len(header) + index - max(len(line), index))]
-            yield lines.number, {n: None if v in _MISSING_VALUES else v for n, v in zip(header, filled, strict=True)}
-        if line[-1].endswith(("\n", "\r")) and lines.quotes % 2:
-            raise UnreadableError(lines.number, "does not end: a quotation mark is not closed")
+        first = lines.number + 1
+        for values in fields:
+            start, first = first, lines.number + 1
+            if not values:
+                continue
+            row = values
+            if index < 0:  # pandas takes more values than names for an index in front of the columns
+                index = max(len(row) - len(header), 0)
+            if len(row) > len(header) + index:
+                why = f"has {len(row)} fields, the header {len(header)}"
+                raise UnreadableError(start, "; ".join(filter(None, (why, separator_fault(header)))))
+            filled = [*row[index:], *[""] * (len(header) + index - max(len(row), index))]
+            yield start, {n: None if v in _MISSING_VALUES else v for n, v in zip(header, filled, strict=True)}
+        if row[-1].endswith(("\n", "\r")) and lines.quotes % 2:
+            raise UnreadableError(start, "does not end: a quotation mark is not closed")
     except csv.Error as err:
         if "field limit" in str(err):
-            raise reading_limits.row_too_large(lines.number + 1) from None
-        raise UnreadableError(lines.number + 1, f"is not valid csv: {err}") from None
+            raise reading_limits.row_too_large(first) from None
+        raise UnreadableError(first, f"is not valid csv: {err}") from None
 
 
 # What other programs put between values; Excel writes semicolons where the comma is the decimal mark.
@@ -140,5 +145,4 @@ def read_text(stream: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
     is not UTF-8."""
     lines = _BoundedLines(stream, "utf-8", newline=None)
     for line in lines:
-        lines.number += 1
         yield lines.number, {"text": line.rstrip("\n")}

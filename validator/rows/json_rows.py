@@ -22,7 +22,7 @@ from validator.recipe.safe_read import is_too_deep
 from validator.rows import reading_limits
 from validator.rows.reading_limits import TOO_DEEP, UnreadableError
 
-Rows = Iterator[tuple[int, dict[str, Any]]]
+Rows = Iterator[tuple[int, dict[str, Any]]]  # the line at which a row begins (0 in a table), and the row
 # Parses a line that holds one value. Raises ValueError for any other line, and may for values that JsonStream reads.
 ParseLine = Callable[[bytes], Any]
 
@@ -37,9 +37,9 @@ _LINES_CHECKED_FOR_REPEATED_KEYS = 100
 
 
 def read_json(stream: IO[bytes], parse_line: ParseLine | None = None) -> Rows:
-    """Yield the rows of a file with their numbers: the number of the line if each line holds a row, else the number of
-    the row. `parse_line`: the parser of a line; None for the standard library's. Raises UnreadableError for a file that
-    LLaMA-Factory cannot load, and TooLargeError for a row beyond the reading limits."""
+    """Yield the rows of a file, each with the line at which it begins. `parse_line`: the parser of a line; None for the
+    standard library's. Raises UnreadableError for a file that LLaMA-Factory cannot load, and TooLargeError for a row
+    beyond the reading limits."""
     head = stream.read(64)
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise UnreadableError(0, "is UTF-16 text; save it as UTF-8")
@@ -52,19 +52,19 @@ def read_json(stream: IO[bytes], parse_line: ParseLine | None = None) -> Rows:
         raise UnreadableError(
             0, "is a list after a byte order mark, which LLaMA-Factory cannot read; save it without the mark"
         )
-    for number, value in enumerate(JsonStream(stream, is_list=True), 1):
+    for row, (line, value) in enumerate(JsonStream(stream, is_list=True), 1):
         if value is None:
-            raise UnreadableError(number, "is null; each row of a list is an object")
-        yield number, {"text": value} if isinstance(value, str) else _require_object(value, number)
+            raise UnreadableError(line, "is null; each row of a list is an object", row)
+        yield line, {"text": value} if isinstance(value, str) else _require_object(value, line, row=row)
 
 
 def read_json_lines(
     stream: IO[bytes], parse_line: ParseLine | None = None, span: tuple[int, int] | None = None
 ) -> Rows:
-    """Yield each object of a JSON lines file with its number. Each line holds one object or nothing; or each object is
-    spread over several lines. `span`: the first byte of the part of the file to read, and the byte after it; lines are
-    then counted from the start of this part. `parse_line`: the parser of a line; None for the standard library's.
-    Raises UnreadableError and TooLargeError as `read_json` does."""
+    """Yield each object of a JSON lines file with the line at which it begins. Each line holds one object or nothing;
+    or each object is spread over several lines. `span`: the first byte of the part of the file to read, and the byte
+    after it; lines are then counted from the start of this part. `parse_line`: the parser of a line; None for the
+    standard library's. Raises UnreadableError and TooLargeError as `read_json` does."""
     parse_line = parse_line or _parse_line
     position, end = span or (0, 0)
     begun = bool(span)
@@ -113,7 +113,7 @@ def _objects_on_line(line: bytes, number: int, err: ValueError) -> list[dict[str
         return []
     try:
         line.decode()
-        return [_require_object(value, number) for value in JsonStream(io.BytesIO(line))]
+        return [_require_object(value, number) for _, value in JsonStream(io.BytesIO(line))]
     except UnicodeDecodeError as wrong:
         where = f"byte 0x{line[wrong.start]:02x} at column {wrong.start + 1}"
         raise UnreadableError(number, f"is not UTF-8 text ({where}); save it as UTF-8") from None
@@ -137,19 +137,19 @@ def _multiline_objects(stream: IO[bytes]) -> Rows | None:
             raise
         stream.seek(position)
         return None
-    return ((number, _require_object(value, number)) for number, value in enumerate(chain((first,), values), 1))
+    return ((line, _require_object(value, line)) for line, value in chain((first,), values))
 
 
-def _require_object(row: Any, number: int, begun: bool = True) -> dict[str, Any]:
-    if row is None and begun:  # a row without values
+def _require_object(value: Any, line: int, begun: bool = True, row: int = 0) -> dict[str, Any]:
+    if value is None and begun:  # a row without values
         return {}
-    if row is None:  # tried with pyarrow 24 and 26
-        raise UnreadableError(number, "is null, and Arrow crashes if the first row is; remove it")
-    if not isinstance(row, dict):
-        raise UnreadableError(number, "is no JSON object; each row must be one")
-    if len(row) > reading_limits.MAX_COLUMNS:
-        raise reading_limits.too_many_columns(len(row))
-    return row
+    if value is None:  # tried with pyarrow 24 and 26
+        raise UnreadableError(line, "is null, and Arrow crashes if the first row is; remove it")
+    if not isinstance(value, dict):
+        raise UnreadableError(line, "is no JSON object; each row must be one", row)
+    if len(value) > reading_limits.MAX_COLUMNS:
+        raise reading_limits.too_many_columns(len(value))
+    return value
 
 
 def _require_unique_keys(number: int, pairs: list[tuple[str, Any]]) -> None:
@@ -158,9 +158,9 @@ def _require_unique_keys(number: int, pairs: list[tuple[str, Any]]) -> None:
         raise UnreadableError(number, f"has the key `{max(names, key=names.count)}` twice")
 
 
-def _require_flat(value: Any, number: int) -> None:
+def _require_flat(value: Any, line: int, row: int = 0) -> None:
     if is_too_deep(value, reading_limits.MAX_NESTING):
-        raise UnreadableError(number, TOO_DEEP)
+        raise UnreadableError(line, TOO_DEEP, row)
 
 
 def _parse_int(text: str) -> float:
@@ -189,22 +189,23 @@ _LIST_DECODER = json.JSONDecoder(parse_int=_parse_int64)
 
 
 class JsonStream:
-    """The JSON values of a stream: the items of a list, or values that follow each other without commas. The stream is
-    read in chunks until the next value is complete."""
+    """The JSON values of a stream, each with the line at which it begins: the items of a list, or values that follow
+    each other without commas. The stream is read in chunks until the next value is complete."""
 
     def __init__(self, stream: IO[bytes], is_list: bool = False) -> None:
         self._stream, self._is_list = stream, is_list
         self._decoder = _LIST_DECODER if is_list else _LINE_DECODER
         # Bytes that are not UTF-8 become lone surrogates, so that the value which holds them can be named.
         self._decode = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape").decode
-        self._text, self._position, self._number, self._lines_before = "", 0, 1, 0
+        # The line of the text at `_counted`; line breaks are counted up to there.
+        self._text, self._position, self._number, self._line, self._counted = "", 0, 1, 1, 0
         if is_list:
             self._read_more(_CHUNK)
             self._position = self._text.index("[") + 1
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
         while self._find_next():
-            yield self._parse_next()
+            yield self._line, self._parse_next()
             self._number += 1
         if self._is_list:
             self._position += 1
@@ -225,11 +226,12 @@ class JsonStream:
                 break
             if not self._read_more(_CHUNK):
                 if self._is_list:
-                    raise UnreadableError(self._number, "is missing: the list is not closed")
+                    raise self._error("is missing: the list is not closed")
                 return False
+        self._count_lines()
         closes = self._is_list and self._text.startswith("]", end)
         if commas != (self._is_list and self._number > 1 and not closes):
-            raise UnreadableError(self._number, "is not valid JSON: a comma too many, or one is missing")
+            raise self._error("is not valid JSON: a comma too many, or one is missing")
         return not closes
 
     def _parse_next(self) -> Any:
@@ -239,17 +241,17 @@ class JsonStream:
                 value, end = self._decoder.raw_decode(self._text, self._position)
                 break
             except RecursionError:
-                raise UnreadableError(self._number, TOO_DEEP) from None
+                raise self._error(TOO_DEEP) from None
             except UnreadableError as err:
-                raise UnreadableError(self._number, str(err)) from None
+                raise self._error(str(err)) from None
             except json.JSONDecodeError as err:
                 read_size *= 2
                 cut = err.msg.startswith("Unterminated") or err.pos + _CUT_MARGIN > len(self._text)
                 if cut and len(self._text) - self._position > reading_limits.MAX_ROW_BYTES:
-                    raise reading_limits.row_too_large(self._number) from None
+                    raise reading_limits.row_too_large(self._number, "row") from None
                 if not cut or not self._read_more(read_size):
-                    where = f"line {self._lines_before + err.lineno}"
-                    raise UnreadableError(self._number, f"is not valid JSON: {err.msg.lower()} at {where}") from None
+                    line = self._line + self._text.count("\n", self._position, err.pos)
+                    raise self._error(f"is not valid JSON: {err.msg.lower()} at line {line}") from None
         text, self._position = self._text[self._position : end], end
         return self._as_datasets_reads(value, text)
 
@@ -262,9 +264,9 @@ class JsonStream:
                 text.encode()
             except UnicodeEncodeError as err:
                 byte = f"byte 0x{ord(text[err.start]) - 0xDC00:02x}"
-                raise UnreadableError(self._number, f"is not UTF-8 text ({byte}); save it as UTF-8") from None
+                raise self._error(f"is not UTF-8 text ({byte}); save it as UTF-8") from None
         if text.count("[") + text.count("{") > reading_limits.MAX_NESTING:
-            _require_flat(value, self._number)
+            _require_flat(value, self._line, self._number)
         if "\\ud" not in text and "\\uD" not in text:
             return value
         text = json.dumps(value, ensure_ascii=False)
@@ -273,12 +275,21 @@ class JsonStream:
             return value
         if not self._is_list:
             fault = "holds half of a surrogate pair (`\\ud800` to `\\udfff`), no character"
-            raise UnreadableError(self._number, fault)
+            raise self._error(fault)
         return json.loads(encoded)
 
     def _read_more(self, size: int) -> str:
         data = self._stream.read(size)
         read = self._decode(data, not data)
-        self._lines_before += self._text.count("\n", 0, self._position)
-        self._text, self._position = self._text[self._position :] + read, 0
+        self._count_lines()
+        self._text, self._position, self._counted = self._text[self._position :] + read, 0, 0
         return read
+
+    def _count_lines(self) -> None:
+        """Move `_line` to the present position."""
+        self._line += self._text.count("\n", self._counted, self._position)
+        self._counted = self._position
+
+    def _error(self, message: str) -> UnreadableError:
+        """Return the error for the value that is being read."""
+        return UnreadableError(self._line, message, self._number)

@@ -39,11 +39,11 @@ def in_mebibytes(size: int) -> str:
     return f"{size >> 20} MiB"
 
 
-def row_too_large(number: int) -> TooLargeError:
-    """Return the error for a row of more than MAX_ROW_BYTES. `number`: the number of the row."""
-    return TooLargeError(
-        f"row {number:,} is larger than {in_mebibytes(MAX_ROW_BYTES)}, the most that is read; split it, or take it out"
-    )
+def row_too_large(number: int, unit: str = "line") -> TooLargeError:
+    """Return the error for a row of more than MAX_ROW_BYTES. `number`: the line at which it begins, or, if `unit` is
+    "row", the number of the row."""
+    found = f"{unit} {number:,} is larger than {in_mebibytes(MAX_ROW_BYTES)}"
+    return TooLargeError(f"{found}, the most that is read; split it, or take it out")
 
 
 def batch_too_large(number: int) -> TooLargeError:
@@ -118,9 +118,15 @@ TOO_DEEP = f"is nested deeper than {MAX_NESTING} levels, the most that Arrow hol
 
 
 class UnreadableError(Exception):
-    """A file, or one of its rows, that LLaMA-Factory cannot load. `row`: number of the row, from 1; 0 if the file as a
-    whole cannot be loaded."""
+    """A file, or one of its rows, that LLaMA-Factory cannot load. `line`: the line at which the row begins, from 1; 0
+    for a table, and if the file as a whole cannot be loaded. `row`: the number of the row, where a line may hold
+    several or none."""
 
-    def __init__(self, row: int, message: str) -> None:
+    def __init__(self, line: int, message: str, row: int = 0) -> None:
         super().__init__(message)
-        self.row = row
+        self.line, self.row = line, row
+
+    @property
+    def where(self) -> str:
+        """The row as words for a message, such as "line 12" or "row 12"; empty for a whole file."""
+        return f"row {self.row}" if self.row else f"line {self.line}" if self.line else ""

@@ -109,7 +109,7 @@ def _count_in_file(path: str, size: int, _changed: int) -> Rows | None:
         with data_streams.open_decompressed(Path(path)) as stream:
             return _count_in_stream(path, stream, None if packing else size)
     except UnreadableError as err:
-        return Rows(problem=f"row {err.row} of `{path}` {err}" if err.row else f"`{path}` {err}")
+        return Rows(problem=f"{err.where} of `{path}` {err}" if err.where else f"`{path}` {err}")
     except TooLargeError:
         return None
 
