@@ -13,11 +13,12 @@ from validator import cli
 from validator.rows.converter import Sample
 from validator.rows.dataset_attr import DatasetAttr
 from validator.rows.media_columns import (
+    MediaFault,
     MediaSupport,
-    media_dir_remedy,
     media_fault,
     media_paths,
     missing_media_files,
+    missing_media_remedy,
 )
 
 ENTRY = {"columns": {"prompt": "q", "response": "a", "images": "images", "videos": "videos"}}
@@ -65,12 +66,13 @@ def test_frames_of_a_film_are_files() -> None:
         ("what?", {"images": []}, frozenset(), ""),
         ("what?", {"images": ["one.png"]}, frozenset(), "it holds images, which template qwen does not take"),
         ("what?", {"images": ["one.png"]}, frozenset({"audio"}), "it holds images, which template qwen does not take"),
-        ("<image>what?", {"images": ["gone.png"]}, SEEING, f"`gone.png` is not in `data`; {UNKNOWN}"),
+        ("<image>what?", {"images": ["gone.png"]}, SEEING, "`gone.png` is not in `data`"),
     ],
 )
 def test_what_ends_the_run(question: str, row: dict[str, Any], kinds: frozenset[str], said: str) -> None:
     sample = Sample([("user", question)], [("assistant", "that")])
-    assert media_fault(DatasetAttr.from_entry(ENTRY), MediaSupport(kinds, "data", "qwen"), row, sample) == said
+    found = media_fault(DatasetAttr.from_entry(ENTRY), MediaSupport(kinds, "data", "qwen"), row, sample)
+    assert (found or MediaFault("")).message == said
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,25 @@ def test_the_folder_that_would_find_a_missing_file_is_named(path: str, lies: str
     if lies:
         (folder / lies).parent.mkdir(parents=True, exist_ok=True)
         (folder / lies).write_bytes(PICTURE)
-    assert media_dir_remedy(path, (Path("data"), Path())) == said
+    assert missing_media_remedy([path], 1, (Path("data"), Path())) == said
+
+
+@pytest.mark.parametrize(
+    ("missing", "total", "said"),
+    [
+        (["a.png"], 400, "add the file, or remove the row"),  # although `mine` has it
+        (["a.png", "b.png"], 4, "add the files, or remove the rows"),
+        (["a.png", "b.png"], 3, "set `media_dir: mine`"),
+        (["a.png", "c.png", "d.png"], 3, "add them there"),  # `mine` has one of the three
+    ],
+)
+def test_another_folder_is_named_only_where_it_finds_most(
+    missing: list[str], total: int, said: str, folder: Path
+) -> None:
+    (folder / "mine").mkdir()
+    for name in ("a.png", "b.png"):
+        (folder / "mine" / name).write_bytes(PICTURE)
+    assert missing_media_remedy(missing, total, (Path("data"), Path())).startswith(said)
 
 
 def studied(rows: list[dict[str, Any]], template: str) -> str:
@@ -114,7 +134,8 @@ def studied(rows: list[dict[str, Any]], template: str) -> str:
         (
             {"q": "<image>two?", "a": "b", "images": ["gone.png"]},
             "qwen2_vl",
-            "seen.json: error: `gone.png` is not in",
+            "seen.json: error: `gone.png` is not in `data` (files are missing in 1 of 2 rows); LLaMA-Factory stops; "
+            "add the file, or remove the row",
         ),
         (
             {"q": "two?", "a": "b", "images": ["one.png"]},

@@ -23,8 +23,8 @@ from validator.dataset.row_scan import TEXT_ISSUES, OnRows, ScanSettings
 from validator.dataset.row_selection import Positions, RowSelection
 from validator.rows import reading_limits
 from validator.rows.converter import Sample
-from validator.rows.dataset_attr import DatasetAttr
 from validator.rows.outcomes import row_checker
+from validator.run.dataset_registry import Dataset
 
 # A prompt that less than this share of the rows have is no imbalance.
 _REPEATED_PROMPT_SHARE = 0.01
@@ -116,7 +116,7 @@ def exact_duplicates(selection: RowSelection, positions: Positions) -> tuple[Pos
 
 
 def near_duplicates(
-    selection: RowSelection, first: Positions, settings: Callable[[DatasetAttr], ScanSettings], report: OnRows
+    selection: RowSelection, first: Positions, settings: Callable[[Dataset], ScanSettings], report: OnRows
 ) -> Pairs:
     """Return the near duplicates within each data set as pairs of row and earlier row. `first` are the rows that are
     not exact duplicates. Rows are given as positions, which are indices into `selection.rows`. `settings` returns how
@@ -126,8 +126,8 @@ def near_duplicates(
     for one in selection.sets:
         end = start + len(one.rows)
         indices = first[(start <= first) & (first < end)] - start
-        if len(indices):
-            how = settings(one.attr)
+        if len(indices) and one.dataset:
+            how = settings(one.dataset)
             signatures = _joined(block for path in one.files for block in _file_signatures(path, how, report))
             media = one.rows.rows["media_hash"]
             pairs += [(row + start, earlier + start) for row, earlier in _similar_pairs(signatures, indices, media)]

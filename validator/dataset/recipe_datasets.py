@@ -98,11 +98,8 @@ def load_datasets(run: RunSettings, counter: TokenCounter, report: OnRows) -> li
     return loaded
 
 
-def scan_settings(
-    run: RunSettings, counter: TokenCounter, attr: DatasetAttr, files: Sequence[Path] = ()
-) -> ScanSettings:
-    """Return the settings for scanning the rows of a data set (`files`): how to convert, check and count them. Relative
-    paths of images, videos and audio start at `media_dir`, by default `dataset_dir` (hparams/data_args.py)."""
+def scan_settings(run: RunSettings, counter: TokenCounter, dataset: Dataset) -> ScanSettings:
+    """Return the settings for scanning the rows of a data set: how to convert, check and count them."""
     name, facts, system = str(run.args.get("template")), run.template or {}, run.args.get("default_system")
     template = ChatTemplate(
         template_slots().get(name, {}),
@@ -113,14 +110,11 @@ def scan_settings(
         mask_history=run.args.flag("mask_history"),
         system=system if isinstance(system, str) else None,
     )
-    folder = str(run.args.get("media_dir") or run.args.get("dataset_dir"))
-    found = run.workspace.find(folder)
-    kinds = frozenset(facts.get("media", ())) if run.template else None
-    near = (*dict.fromkeys(file.parent for file in files), *run.workspace.folders[:1])
-    media = MediaSupport(kinds, str(found[0]) if found else folder, name, near)
-    images = image_counter(run)[0] if attr.has_images else None
-    batch = run.batch
-    return ScanSettings(attr, run.task.stage, template, counter, batch.kept_tokens, batch.packing, media, images)
+    kinds = frozenset(run.template_media) if run.template else None
+    media = MediaSupport(kinds, run.data.media_folder(dataset), name)
+    images = image_counter(run)[0] if dataset.attr.has_images else None
+    limit, packing = run.batch.kept_tokens, run.batch.packing
+    return ScanSettings(dataset.attr, run.task.stage, template, counter, limit, packing, media, images)
 
 
 def _load_dataset(run: RunSettings, name: str, evaluates: bool, counter: TokenCounter, report: OnRows) -> LoadedDataset:
@@ -146,7 +140,7 @@ def _load_dataset(run: RunSettings, name: str, evaluates: bool, counter: TokenCo
     if one.dataset.source != "file":
         one.note = f"not on this machine: its source is a {one.dataset.source or 'missing file_name'}"
     elif not one.problems:
-        one.rows = row_scan.scan_dataset(one.files, scan_settings(run, counter, one.attr, one.files), report)
+        one.rows = row_scan.scan_dataset(one.files, scan_settings(run, counter, one.dataset), report)
         one.problems += _row_problems(one, str(one.dataset.path))
         if one.attr.formatting == "alpaca" and one.attr.columns.get("response") in _date_columns(one.rows):
             outcome = one.rows.rows["outcome"]  # dates are no text, so no row has an answer

@@ -90,7 +90,8 @@ class ScannedRows:
     type. `fatal` holds by row number the reason why a row ends the run. A row that `column_types` or `fatal` names
     takes the place of the nearest kept row, so that it is not lost. `not_dates` are columns with values that are not
     dates. `files` holds each file with the number of its first row. `lines` is the line of the last row in its file.
-    `problems` holds file, line and message for files and rows that cannot be read. `uncounted` names the kinds of media
+    `missing` holds by row number the path of a media file that the row names and that is not there. `problems` holds
+    file, line and message for files and rows that cannot be read. `uncounted` names the kinds of media
     (images, videos, audios) in the rows whose tokens are not counted. `unread_images` holds the number of images whose
     size is not known, and `unread_row` the first row that has one."""
 
@@ -100,6 +101,7 @@ class ScannedRows:
     column_types: dict[str, dict[type, int]] = field(default_factory=dict)
     not_dates: set[str] = field(default_factory=set)
     fatal: dict[int, str] = field(default_factory=dict)
+    missing: dict[int, str] = field(default_factory=dict)
     files: list[tuple[int, Path]] = field(default_factory=list)
     problems: list[tuple[Path, int, str]] = field(default_factory=list)
     tools_approximated: bool = False
@@ -176,6 +178,7 @@ class ScannedRows:
                 self._learn_type(column, kind, self.read + number)
         self.not_dates |= part.not_dates
         self.fatal.update((self.read + number, why) for number, why in part.fatal.items())
+        self.missing.update((self.read + number, path) for number, path in part.missing.items())
         if step > 1 and keep:
             kept, last = self.rows, len(self) - 1
             for number in sorted(keep):
@@ -256,8 +259,10 @@ def _scan_row(
         if status == TRAINED:
             sample_hash, prompt_hash, issues, size = _hashes_and_issues(sample)
             size += reading_limits.approximate_size(sample.tools) if sample.tools else 0
-            if settings.stage != "pt" and (why := media_fault(settings.attr, settings.media, row, sample)):
-                raise FatalRowError(why)
+            if settings.stage != "pt" and (fault := media_fault(settings.attr, settings.media, row, sample)):
+                if fault.missing:
+                    part.missing[number] = fault.missing
+                raise FatalRowError(fault.message)
             if settings.attr.has_media and settings.stage != "pt":
                 media = read_row_media(settings.attr, settings.media.folder, row, settings.images)
                 sample_hash, prompt_hash = sample_hash ^ media.hash, prompt_hash ^ media.hash

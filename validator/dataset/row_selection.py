@@ -20,7 +20,7 @@ from validator.dataset import sequence_lengths
 from validator.dataset.recipe_datasets import FatalProblem, LoadedDataset
 from validator.errors import RecipeError
 from validator.knowledge import releases
-from validator.rows.media_columns import PLACEHOLDERS
+from validator.rows.media_columns import PLACEHOLDERS, missing_media_remedy
 from validator.rows.outcomes import ENDS_RUN, STATUS_REASONS, TRAINED
 from validator.run.row_counts import parse_split
 from validator.run.settings import RunSettings
@@ -236,14 +236,25 @@ def _interleave_probs(run: RunSettings) -> list[float] | None:
 
 
 def _fatal_row_problems(run: RunSettings, selection: RowSelection) -> Iterator[FatalProblem]:
-    """Yield the problems of selected rows that end the run, for at most three rows. In stage kto, also yield the
-    problem of a row without an answer that precedes a trained row."""
+    """Yield the problems of selected rows that end the run, for at most three rows. Rows of which a media file is
+    missing are one problem. In stage kto, also yield the problem of a row without an answer that precedes a trained
+    row."""
+    incomplete: set[str] = set()
     positions = np.concatenate((selection.train, selection.evaluation))
     fatal = positions[selection.rows["outcome"][positions] == ENDS_RUN][:3]
     for position in fatal:
         one, index = selection.find(int(position))
         number = max(number for number in one.rows.fatal if number // one.rows.row_step == index)
-        yield FatalProblem(one.rows.place(number), one.rows.fatal[number])
+        message, remedy = one.rows.fatal[number], ""
+        if number in one.rows.missing and one.dataset:
+            if one.name in incomplete:
+                continue
+            incomplete.add(one.name)
+            missing = [*one.rows.missing.values()]
+            total = len(missing) + int(np.count_nonzero(one.rows.rows["media_hash"])) * one.rows.row_step
+            message += f" (files are missing in {len(missing):,} of {total:,} rows)" if total > 1 else ""
+            remedy = missing_media_remedy(missing, total, run.data.folders_near(one.dataset))
+        yield FatalProblem(one.rows.place(number), message, remedy)
     if run.task.stage == "kto" and not len(fatal) and (at := _kto_row_without_turns(run, selection)) is not None:
         yield FatalProblem(selection.place(at), "has no turns; stage kto pairs the row after it with its answer")
 

@@ -18,33 +18,39 @@ PLACEHOLDERS = {"images": "<image>", "videos": "<video>", "audios": "<audio>"}
 
 class MediaSupport(NamedTuple):
     """What a recipe accepts as media. `kinds`: the media that its template accepts (image, video, audio); None if not
-    known. `folder`: the folder to which paths in the data are relative. `template`: the template's name. `near`:
-    folders in and around which files that are missing in `folder` may be."""
+    known. `folder`: the folder to which paths in the data are relative. `template`: the template's name."""
 
     kinds: frozenset[str] | None
     folder: str
     template: str = ""
-    near: tuple[Path, ...] = ()
 
 
-def media_fault(attr: DatasetAttr, media: MediaSupport, row: Row, sample: Sample) -> str:
-    """Return why LLaMA-Factory stops at the media of a row; an empty string if it does not stop. Source:
+class MediaFault(NamedTuple):
+    """Why LLaMA-Factory stops at the media of a row, as text for a message. `missing`: the path of the file that it
+    does not find; empty for another reason."""
+
+    message: str
+    missing: str = ""
+
+
+def media_fault(attr: DatasetAttr, media: MediaSupport, row: Row, sample: Sample) -> MediaFault | None:
+    """Return why LLaMA-Factory stops at the media of a row; None if it does not stop. Source:
     llamafactory/data/mm_plugin.py, MMPluginMixin._validate_input and _validate_messages; data/converter.py,
     DatasetConverter._find_medias."""
     if media.kinds is None or not (media.kinds or attr.has_media):
-        return ""
+        return None
     for part, mark in PLACEHOLDERS.items():
         column = attr.columns.get(part)
         value = row.get(column) if column else None
         if value and MODALITIES[part] not in media.kinds:
-            return f"it holds {part}, which template {media.template} does not take"
+            return MediaFault(f"it holds {part}, which template {media.template} does not take")
         if not media.kinds:  # placeholders are then plain text
             continue
         if why := _placeholder_mismatch(sample, part, mark, _file_count(value)):
-            return f"it has {why}"
+            return MediaFault(f"it has {why}")
         if lost := next(missing_media_files(value, media.folder), ""):
-            return f"`{lost}` is not in `{media.folder}`; {media_dir_remedy(lost, media.near)}"
-    return ""
+            return MediaFault(f"`{lost}` is not in `{_shortest(Path(media.folder))}`", lost)
+    return None
 
 
 def missing_media_files(value: object, folder: str) -> Iterator[str]:
@@ -55,20 +61,28 @@ def missing_media_files(value: object, folder: str) -> Iterator[str]:
 
 _MAX_FOLDERS = 300  # that are searched for a missing file
 _MAX_ENTRIES = 10_000  # of one folder that are looked at
+_MAX_TRIED = 100  # missing files that are looked for in a folder that has the first
 
 
-def media_dir_remedy(path: str, near: Sequence[Path]) -> str:
-    """Return the value of `media_dir` with which a missing file would be found, as text for a message, or what else to
-    do. `near`: folders that are searched, with the folder above each, and those up to two levels below."""
+def missing_media_remedy(missing: Sequence[str], total: int, near: Sequence[Path]) -> str:
+    """Return what to do about missing files, as text for a message: another `media_dir` if most of the `total` files
+    are missing, else the files themselves. `near`: folders that are searched, with the folder above each, and those up
+    to two levels below."""
+    if 2 * len(missing) <= total:
+        return "add the file, or remove the row" if len(missing) == 1 else "add the files, or remove the rows"
+    path, sample = missing[0], missing[:_MAX_TRIED]
+    it = "it" if len(missing) == 1 else "them"
+    unknown = f"add {it} there, or set `media_dir` to the folder that holds {it}"
     if Path(path).is_absolute():
         return "write paths relative to a folder, and set `media_dir` to that folder"
     if found := media_dir_with(path, near):
-        return f"set `media_dir: {_shortest(found)}`"
+        finds_most = 2 * sum(_is_file(found / each) for each in sample) > len(sample)
+        return f"set `media_dir: {_shortest(found)}`" if finds_most else unknown
     name = Path(path).name
     if found := next((place for place in _folders_around(near) if _is_file(place / name)), None):
         where = _shortest(found)
         return f"`{where}` holds a file of this name: write `{name}` in the data, and set `media_dir: {where}`"
-    return "add it there, or set `media_dir` to the folder that holds it"
+    return unknown
 
 
 def media_dir_with(path: str, near: Sequence[Path]) -> Path | None:

@@ -6,17 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 from validator.knowledge.chat_templates import known_templates
 from validator.rows.dataset_attr import FORMATTINGS, MODALITIES, entry_faults
-from validator.rows.media_columns import (
-    first_media_fault,
-    media_dir_remedy,
-    media_dir_with,
-    media_paths,
-    missing_media_files,
-)
+from validator.rows.media_columns import first_media_fault, media_paths, missing_media_files, missing_media_remedy
 from validator.rows.media_files import MediaFile, row_media_files
 from validator.rules import subjects
 from validator.rules.dataset_columns import rows_surely_read
@@ -25,7 +18,6 @@ from validator.rules.subjects import PlaceIn
 from validator.rules.template_choice import own_template
 from validator.run.dataset_registry import Dataset
 from validator.run.settings import RunSettings
-from validator.wording import plural
 
 _MAX_OPENED = 1000  # images of a data set of which the beginning is read
 
@@ -51,7 +43,7 @@ def media_refused(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
             yield at("columns", part, conflicts_with=("template",)), f"{found}; {_template_remedy(run, part)}"
             continue
         if missing := _missing_files(run, dataset, part):
-            yield at("columns", part), f"data set `{dataset.name}`: {_missing_message(run, dataset, missing)}"
+            yield at("columns", part), f"data set `{dataset.name}`: {missing}"
         if media and (why := _row_with_wrong_media_count(run, dataset, part)):
             yield at("columns", part), f"data set `{dataset.name}`: {why}"
     for path, number, file in _opened_images(run, dataset):
@@ -97,9 +89,7 @@ def _open_images(run: RunSettings, dataset: Dataset) -> Iterator[_OpenedImage]:
     column = dataset.attr.columns.get("images") or ""
     if not column or run.task.stage == "pt" or "image" not in run.template_media:
         return
-    folder = str(run.args.get("media_dir") or dataset.folder)
-    found = run.workspace.find(folder)
-    place = str(found[0]) if found else folder
+    place = run.data.media_folder(dataset)
     rows = enumerate(rows_surely_read(run, dataset), 1)
     paths = ((path, number) for number, row in rows for path in media_paths(row.get(column)))
     for path, number in islice(paths, _MAX_OPENED):
@@ -130,19 +120,9 @@ def _has_media(dataset: Dataset, part: str) -> bool:
     return bool(column and rows and any(row.get(column) for row in rows.head))
 
 
-class _MissingFiles(NamedTuple):
-    """Files that LLaMA-Factory does not find. `path`: the first of them; `row`: the number of its row. `number`: how
-    many are missing of the `looked_at` files that the first rows name."""
-
-    path: str
-    row: int
-    number: int
-    looked_at: int
-
-
-def _missing_files(run: RunSettings, dataset: Dataset, part: str) -> _MissingFiles | None:
-    """Return the files of the first rows that LLaMA-Factory finds neither in `media_dir` nor in the working directory;
-    None if none is missing. `part`: images, videos or audios."""
+def _missing_files(run: RunSettings, dataset: Dataset, part: str) -> str:
+    """Return, as text for a message, which files of the first rows LLaMA-Factory finds neither in `media_dir` nor in
+    the working directory, and what to do; empty if none is missing. `part`: images, videos or audios."""
     column = dataset.attr.columns.get(part) or ""
     folder = str(run.args.get("media_dir") or dataset.folder)
     missing: dict[str, int] = {}
@@ -152,19 +132,11 @@ def _missing_files(run: RunSettings, dataset: Dataset, part: str) -> _MissingFil
         for path in missing_media_files(row.get(column), folder):
             if not run.workspace.find(f"{folder}/{path}") and not run.workspace.may_be_elsewhere(Path(folder, path)):
                 missing.setdefault(path, number)
-    first = next(iter(missing.items()), None)
-    return _MissingFiles(*first, len(missing), len(looked_at)) if first else None
-
-
-def _missing_message(run: RunSettings, dataset: Dataset, missing: _MissingFiles) -> str:
-    """Return, as text for a message, which file is missing and how many are, and what to do. If others are found, and
-    this one in no folder around, the file is missing and not the folder."""
-    where = run.args.get("media_dir") or dataset.folder
-    near = (*dict.fromkeys(file.parent for file in dataset.files), *run.workspace.folders[:1])
-    found = f"`{missing.path}` of row {missing.row} is not in `{where}`"
-    if missing.looked_at > 1:
-        counted = f"{missing.number:,} of {missing.looked_at:,} files looked at"
-        found += f" ({counted} {'is' if missing.number == 1 else 'are'} missing)"
-    if missing.number < missing.looked_at and media_dir_with(missing.path, near) is None:
-        return f"{found}; add the {plural(missing.number, 'file')}, or remove the {plural(missing.number, 'row')}"
-    return f"{found}; {media_dir_remedy(missing.path, near)}"
+    if not missing:
+        return ""
+    path, row_number = next(iter(missing.items()))
+    found = f"`{path}` of row {row_number} is not in `{folder}`"
+    if len(looked_at) > 1:
+        counted = f"{len(missing):,} of {len(looked_at):,} files looked at"
+        found += f" ({counted} {'is' if len(missing) == 1 else 'are'} missing)"
+    return f"{found}; {missing_media_remedy([*missing], len(looked_at), run.data.folders_near(dataset))}"

@@ -97,6 +97,17 @@ class DataSources:
             return RowCount(end(sizes) * len(sizes), exact and not shares, "files")
         return RowCount(round(end(size / share for size, share in zip(sizes, shares, strict=True))), False, "files")
 
+    def media_folder(self, dataset: Dataset) -> str:
+        """Return the folder to which the paths of a data set's images, videos and audios are relative: `media_dir`, by
+        default the folder of its dataset_info.json (hparams/data_args.py)."""
+        folder = str(self._args.get("media_dir") or dataset.folder)
+        found = self._workspace.find(folder)
+        return str(found[0]) if found else folder
+
+    def folders_near(self, dataset: Dataset) -> tuple[Path, ...]:
+        """Return the folders in and around which a data set's images may lie that are not in `media_folder`."""
+        return (*dict.fromkeys(file.parent for file in dataset.files), *self._workspace.folders[:1])
+
     @property
     def has_first_rows(self) -> bool:
         """True if the rows of the training data sets are counted and the first of them are known, from which lengths

@@ -70,10 +70,8 @@ def _read_first_rows(run: RunSettings) -> list[RowImages]:
 
 
 def _media_folder(run: RunSettings, dataset: Dataset, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the folder to which the paths in a data set's rows are relative (hparams/data_args.py). If the images are
-    not there, the folder in which they are found, which `media_dir` should name."""
-    folder = str(run.args.get("media_dir") or dataset.folder)
-    found = run.workspace.find(folder)
-    place = found[0] if found else Path(folder)
+    """Return the folder to which the paths in a data set's rows are relative. If the images are not there, the folder
+    in which they are found, which `media_dir` should name."""
+    place = run.data.media_folder(dataset)
     data = dataset.files[0] if dataset.files else dataset.path
-    return str(media_dir_of_rows(dataset.attr, rows[:1], data, place) or place)
+    return str(media_dir_of_rows(dataset.attr, rows[:1], data, Path(place)) or place)

@@ -76,7 +76,7 @@ class UserData:
             if run.task.stage != "pt"
             else []
         )
-        accepted = run.template.get("media", ()) if run.template else MODALITIES.values()
+        accepted = run.template_media if run.template else MODALITIES.values()
         if refused := [part for part in media if MODALITIES[part] not in accepted]:
             what = " and ".join(refused)
             raise RecipeError(f"`{self}` holds {what}, and {run.model_name} takes none; choose a model for {what}")
