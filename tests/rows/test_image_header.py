@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from validator.rows.image_header import ImageSize, has_known_beginning, is_no_image, size_of_bytes
+from validator.rows.image_header import ImageSize, has_known_beginning, image_size, is_no_image
+from validator.rows.media_files import row_media_files
 
 KINDS: list[tuple[str, str, dict[str, Any]]] = [
     ("PNG", "RGB", {}), ("PNG", "RGBA", {}), ("PNG", "1", {}), ("JPEG", "RGB", {}), ("JPEG", "L", {}),
@@ -29,7 +30,7 @@ def test_sizes_are_those_that_pillow_writes(
     images = pytest.importorskip("PIL.Image")
     file = BytesIO()
     images.new(mode, size).save(file, kind, **options)
-    assert size_of_bytes(file.getvalue()) == size
+    assert image_size(BytesIO(file.getvalue())) == size
 
 
 @pytest.mark.parametrize(
@@ -49,13 +50,13 @@ def test_sizes_are_those_that_pillow_writes(
     ],
 )
 def test_odd_files(data: bytes, size: tuple[int, int] | None) -> None:
-    assert size_of_bytes(data) == (size and ImageSize(*size))
+    assert image_size(BytesIO(data)) == (size and ImageSize(*size))
 
 
 def test_no_content_raises_an_error() -> None:
     chance = random.Random(0)
     for _ in range(4000):
-        size_of_bytes(chance.choice(BEGINNINGS) + chance.randbytes(chance.randrange(90)))
+        image_size(BytesIO(chance.choice(BEGINNINGS) + chance.randbytes(chance.randrange(90))))
 
 
 @pytest.mark.parametrize(
@@ -82,9 +83,20 @@ def test_what_ends_before_its_size_pillow_does_not_open(kind: str) -> None:
     images.new("RGB", (40, 30)).save(file, kind)
     whole = file.getvalue()
     cut = [whole[:end] for end in range(1, min(len(whole), 300))]
-    alarms = [data for data in cut if size_of_bytes(data) is None and has_known_beginning(data)]
+    alarms = [data for data in cut if image_size(BytesIO(data)) is None and has_known_beginning(data)]
     assert alarms
     for data in alarms:
         with pytest.raises((OSError, SyntaxError)):
             images.open(BytesIO(data))
-    assert not (size_of_bytes(whole) is None and has_known_beginning(whole))
+    assert not (image_size(BytesIO(whole)) is None and has_known_beginning(whole))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_an_image_whose_end_is_missing_is_cut(kind: str) -> None:
+    images, file = pytest.importorskip("PIL.Image"), BytesIO()
+    images.effect_noise((400, 300), 90).save(file, kind)
+    whole, cut = file.getvalue(), file.getvalue()[: len(file.getvalue()) // 2]
+    facts = [next(row_media_files({"bytes": data}, "")) for data in (whole, cut)]
+    assert [(each.size, each.is_cut) for each in facts] == [((400, 300), False), ((400, 300), True)]
+    with pytest.raises(OSError, match="truncated"):
+        images.open(BytesIO(cut)).load()

@@ -236,6 +236,12 @@ def _dataset_summary(one: LoadedDataset) -> DatasetSummary:
     )
 
 
+_IMAGE_FAULTS = {
+    "unread": "the size of {images} is not known ({place}); each counts as one of `image_max_pixels`",
+    "cut": "{images} cut off ({place}), at which Pillow may stop; fetch again what is cut off, or remove its rows",
+}
+
+
 def _report_notes(run: RunSettings, selection: RowSelection, reason: str) -> Iterator[str]:
     """Yield the reasons why figures of the report are not exact. `reason` says why token counts are estimates; it is
     empty if they are exact."""
@@ -249,10 +255,8 @@ def _report_notes(run: RunSettings, selection: RowSelection, reason: str) -> Ite
         why = image_counter(run)[1] if uncounted == ["images"] else "those of images alone can be told from a file"
         yield f"tokens of {' and '.join(uncounted)} are not counted: {why}; with them samples are longer"
     for one in selection.sets:
-        if one.rows.unread_row is not None:
-            number, place = one.rows.unread_images, one.rows.place(one.rows.unread_row)
-            yield (f"the size of {number:,} {plural(number, 'image')} is not known ({place}); each counts as one of "
-                   "`image_max_pixels`")  # fmt: skip
+        for fault, (number, row) in one.rows.image_faults.items():
+            yield _IMAGE_FAULTS[fault].format(images=f"{number:,} {plural(number, 'image')}", place=one.rows.place(row))
         if unread := [name for name in one.rows.column_types if name not in one.attr.columns_read()]:
             names, verb = ", ".join(unread[:8]), "is" if len(unread) == 1 else "are"
             yield f"{one.name}: {plural(len(unread), 'column')} {names} {verb} not trained on"

@@ -11,18 +11,19 @@ from validator.dataset.chat_template import TurnTexts
 from validator.rows.converter import FatalRowError, Turn
 from validator.rows.dataset_attr import DatasetAttr
 from validator.rows.media_columns import PLACEHOLDERS
-from validator.rows.media_files import require_images, row_media_files
+from validator.rows.media_files import media_identity, require_images, row_media_files
 from validator.run.image_tokens import ImageCounter, ImageTokens
 
 
 class RowMedia(NamedTuple):
     """Images, videos and sounds of a row. `hash`: a 64-bit hash of what identifies them; 0 without any. `images`: the
-    tokens of each image. `unread`: number of images whose size is not known. `uncounted`: kinds (images, videos,
-    audios) whose tokens are not counted."""
+    tokens of each image. `unread`: number of images whose size is not known, `cut`: of those that are cut off.
+    `uncounted`: kinds (images, videos, audios) whose tokens are not counted."""
 
     hash: int = 0
     images: tuple[ImageTokens, ...] = ()
     unread: int = 0
+    cut: int = 0
     uncounted: frozenset[str] = frozenset()
 
 
@@ -33,15 +34,16 @@ def read_row_media(attr: DatasetAttr, folder: str, row: Mapping[str, Any], count
     """Return the media of a row. `folder`: the folder to which paths are relative. `counter`: counts the tokens of
     images; None if they cannot be counted. An image whose size is not known counts as the largest that the recipe
     allows. Raises FatalRowError for a file that is no image, and for an image that the processor refuses."""
-    identities, images, uncounted, unread = list[bytes](), list[ImageTokens](), set[str](), 0
+    identities, images, uncounted, unread, cut = list[bytes](), list[ImageTokens](), set[str](), 0, 0
     for kind in PLACEHOLDERS:
         value = row.get(attr.columns.get(kind) or "")
         files = list(row_media_files(value, folder)) if value else []
         if not files:
             continue
-        identities += [kind.encode(), *(file.identity for file in files)]
+        identities += [kind.encode(), *map(media_identity, files)]
         if kind == "images":
             require_images(value, files)
+            cut = sum(file.is_cut for file in files)
         if kind != "images" or counter is None:
             uncounted.add(kind)
             continue
@@ -55,7 +57,7 @@ def read_row_media(attr: DatasetAttr, folder: str, row: Mapping[str, Any], count
     if not identities:
         return NO_MEDIA
     digest = blake2b(b"\0".join(identities), digest_size=8).digest()
-    return RowMedia(int.from_bytes(digest, "big"), tuple(images), unread, frozenset(uncounted))
+    return RowMedia(int.from_bytes(digest, "big"), tuple(images), unread, cut, frozenset(uncounted))
 
 
 def with_images(

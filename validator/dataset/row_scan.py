@@ -92,8 +92,8 @@ class ScannedRows:
     dates. `files` holds each file with the number of its first row. `lines` is the line of the last row in its file.
     `missing` holds by row number the path of a media file that the row names and that is not there. `problems` holds
     file, line and message for files and rows that cannot be read. `uncounted` names the kinds of media
-    (images, videos, audios) in the rows whose tokens are not counted. `unread_images` holds the number of images whose
-    size is not known, and `unread_row` the first row that has one."""
+    (images, videos, audios) in the rows whose tokens are not counted. `image_faults` holds for
+    images whose size is not known (unread) and that are cut off (cut) their number and the first row that has one."""
 
     read: int = 0
     row_step: int = 1
@@ -106,8 +106,7 @@ class ScannedRows:
     problems: list[tuple[Path, int, str]] = field(default_factory=list)
     tools_approximated: bool = False
     uncounted: set[str] = field(default_factory=set)
-    unread_images: int = 0
-    unread_row: int | None = None
+    image_faults: dict[str, tuple[int, int]] = field(default_factory=dict)
     _blocks: list[NDArray[Any]] = field(default_factory=list)
     _shapes: set[tuple[Any, ...]] = field(default_factory=set)
 
@@ -150,11 +149,15 @@ class ScannedRows:
             raise reading_limits.too_many_columns(len(self.column_types))
 
     def record_media(self, number: int, media: RowMedia) -> None:
-        """Record the media of row `number` whose tokens are not counted, and the images whose size is not known."""
+        """Record the media of row `number` whose tokens are not counted, and the images with a fault."""
         self.uncounted |= media.uncounted
-        if media.unread:
-            self.unread_images += media.unread
-            self.unread_row = number if self.unread_row is None else self.unread_row
+        self._add_image_faults("unread", media.unread, number)
+        self._add_image_faults("cut", media.cut, number)
+
+    def _add_image_faults(self, fault: str, images: int, number: int) -> None:
+        if images:
+            before, first = self.image_faults.get(fault, (0, number))
+            self.image_faults[fault] = (before + images, first)
 
     def add_rows(self, rows: NDArray[Any]) -> None:
         """Append the figures of all rows that `count_row` has counted since the last call of this method."""
@@ -186,9 +189,8 @@ class ScannedRows:
         self.problems += [(path, line + lines_before if line else 0, why) for path, line, why in part.problems]
         self.tools_approximated |= part.tools_approximated
         self.uncounted |= part.uncounted
-        self.unread_images += part.unread_images
-        if self.unread_row is None and part.unread_row is not None:
-            self.unread_row = self.read + part.unread_row
+        for fault, (images, number) in part.image_faults.items():
+            self._add_image_faults(fault, images, self.read + number)
         self.read += part.read
         self.lines = lines_before + part.lines
         while len(self) > reading_limits.MAX_SCANNED_ROWS:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import struct
-from io import BytesIO
 from struct import unpack, unpack_from
 from typing import IO, NamedTuple
 
@@ -139,6 +138,7 @@ def has_known_beginning(head: bytes) -> bool:
     return head.startswith(_BEGINNINGS) or (head.startswith(b"RIFF") and head[8:12] == b"WEBP")
 
 
-def size_of_bytes(data: bytes) -> ImageSize | None:
-    """Return the size of the image in `data`, the whole content of a file; None if it is not known."""
-    return image_size(BytesIO(data))
+def end_mark(head: bytes) -> bytes:
+    """Return the bytes near the end of a whole image of this kind; none if its kind has no such mark. `head`: its first
+    bytes. Without the mark a JPEG or PNG file is cut off: Pillow then stops at "image file is truncated"."""
+    return b"\xff\xd9" if head.startswith(b"\xff\xd8\xff") else b"IEND" if head.startswith(b"\x89PNG") else b""

@@ -6,8 +6,10 @@ import os
 import stat
 from collections.abc import Iterator
 from functools import lru_cache
+from hashlib import blake2b
+from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from validator.recipe import safe_read
 from validator.rows import image_header
@@ -18,12 +20,11 @@ _REMEMBERED_FILES = 1 << 16  # a file that many rows name is read once
 
 
 class MediaFile(NamedTuple):
-    """A file of an image, video or sound. `identity`: bytes that are equal for files of equal content. The size and the
-    first and last 16 KiB decide, so that large files are not read whole. `size`: size of an image; None if it is not
-    known. `no_image`: what is wrong with the file if it surely holds no image. `is_cut`: True if the file begins as an
-    image whose size should be known, and is not."""
+    """A file of an image, video or sound. `content`: its path, or the bytes in a table. `size`: size of an image; None
+    if it is not known. `no_image`: what is wrong with the file if it surely holds no image. `is_cut`: True if the file
+    begins as an image and ends before its size, or without the mark that ends images of its kind."""
 
-    identity: bytes
+    content: str | bytes
     size: ImageSize | None = None
     no_image: str = ""
     is_cut: bool = False
@@ -42,7 +43,7 @@ def row_media_files(value: object, folder: str) -> Iterator[MediaFile]:
         for one in value:
             yield from row_media_files(one, folder)
     else:
-        yield MediaFile(str(value).encode(), no_image="is neither a path nor an image")
+        yield MediaFile(str(value), no_image="is neither a path nor an image")
 
 
 def require_images(value: object, files: list[MediaFile]) -> None:
@@ -59,39 +60,60 @@ def _media_of_mapping(value: dict[Any, Any]) -> MediaFile:
     """Return the file in a mapping of bytes and path, as the datasets library writes images into tables."""
     data, path = value.get("bytes"), value.get("path")
     if isinstance(data, bytes):
-        identity = _digest(data)
-        return MediaFile(identity, image_header.size_of_bytes(data), image_header.is_no_image(data[:HEAD_BYTES]))
+        return _facts(data, BytesIO(data), len(data))
     if not isinstance(path, str):
         return MediaFile(b"", no_image="has neither bytes nor a path")
     exists = safe_read.path_kind(path) == "file"
-    return _media_at(Path(path)) if exists else MediaFile(path.encode("utf-8", "surrogatepass"), None, "does not exist")
+    return _media_at(Path(path)) if exists else MediaFile(path, None, "does not exist")
 
 
 def _media_at(path: Path) -> MediaFile:
-    """Return the facts of the file at a path. If the file cannot be read, its path is its identity."""
+    """Return the facts of the file at a path; the path alone if the file cannot be read."""
     try:
         facts = path.stat()
         if stat.S_ISREG(facts.st_mode):
             return _read_media_file(path, facts.st_size, facts.st_mtime_ns)
     except (OSError, ValueError):
         pass
-    return MediaFile(str(path).encode("utf-8", "surrogatepass"))
+    return MediaFile(str(path))
 
 
 @lru_cache(maxsize=_REMEMBERED_FILES)
 def _read_media_file(path: Path, size: int, _changed: int) -> MediaFile:
     """Return the facts of a file of `size` bytes. Raises OSError or ValueError if it cannot be read."""
     with os.fdopen(safe_read.open_without_waiting(path), "rb") as stream:
+        return _facts(str(path), stream, size)
+
+
+def _facts(content: str | bytes, stream: IO[bytes], size: int) -> MediaFile:
+    """Return the facts of a file of `size` bytes that is open at its beginning."""
+    head = stream.read(HEAD_BYTES)
+    stream.seek(0)
+    found = image_header.image_size(stream)
+    is_cut = found is None and image_header.has_known_beginning(head)
+    if end := image_header.end_mark(head):
+        stream.seek(max(size - HEAD_BYTES, 0))
+        is_cut = is_cut or end not in stream.read(HEAD_BYTES)
+    return MediaFile(content, found, image_header.is_no_image(head), is_cut)
+
+
+def media_identity(file: MediaFile) -> bytes:
+    """Return bytes that are equal for files of equal content. The size and the first and last 16 KiB decide, so that
+    large files are not read whole. The path is the identity of a file that cannot be read."""
+    if isinstance(file.content, bytes):
+        return blake2b(file.content, digest_size=16).digest()
+    try:
+        facts = Path(file.content).stat()
+        if stat.S_ISREG(facts.st_mode):
+            return _digest(file.content, facts.st_size, facts.st_mtime_ns)
+    except (OSError, ValueError):
+        pass
+    return file.content.encode("utf-8", "surrogatepass")
+
+
+@lru_cache(maxsize=_REMEMBERED_FILES)
+def _digest(path: str, size: int, _changed: int) -> bytes:
+    with os.fdopen(safe_read.open_without_waiting(Path(path)), "rb") as stream:
         head = stream.read(HEAD_BYTES)
         stream.seek(max(size - HEAD_BYTES, len(head)))
-        identity = _digest(b"%d" % size + head + stream.read(HEAD_BYTES))
-        stream.seek(0)
-        found = image_header.image_size(stream)
-        cut = found is None and image_header.has_known_beginning(head)
-        return MediaFile(identity, found, image_header.is_no_image(head), cut)
-
-
-def _digest(content: bytes) -> bytes:
-    import hashlib  # 7 ms, and only where rows have files
-
-    return hashlib.blake2b(content, digest_size=16).digest()
+        return blake2b(b"%d" % size + head + stream.read(HEAD_BYTES), digest_size=16).digest()

@@ -55,10 +55,10 @@ def media_refused(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
 
 @rule("PTH124", WARNING, about=subjects.datasets)
 def image_cut(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
-    """An image file ends before the size of the image.
+    """An image file is cut off: it ends before the size of the image, or, in JPEG and PNG, without the mark of its end.
 
-    Why: "cannot identify image file" or "Truncated File Read" of Pillow, while the data is tokenized, on every rank; a
-    download that broke off leaves such files. Looked at are the first rows of a local file.
+    Why: "cannot identify image file" or "image file is truncated" of Pillow, while the data is tokenized, on every
+    rank; a download that broke off leaves such files. Looked at are the first rows of a local file.
     Source: llamafactory/data/mm_plugin.py:MMPluginMixin._regularize_images
     Fix: fetch the file again, or remove the row.
     """
@@ -68,8 +68,8 @@ def image_cut(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
             cut.setdefault(path, number)
     for path, number in islice(cut.items(), 1):
         others = f" ({len(cut):,} such files)" if len(cut) > 1 else ""
-        found = f"data set `{dataset.name}`: `{path}` of row {number} ends before the size of the image{others}"
-        yield at("columns", "images"), f"{found}, so Pillow may not open it; fetch it again, or remove the row"
+        found = f"data set `{dataset.name}`: `{path}` of row {number} is cut off{others}"
+        yield at("columns", "images"), f"{found}, so Pillow may not read it; fetch it again, or remove the row"
 
 
 _OpenedImage = tuple[str, int, MediaFile]
