@@ -80,10 +80,19 @@ def test_check_names_the_columns_for_the_entry() -> None:
     assert '"columns": {"prompt": "frage", "response": "antwort"}' in said("check", "copied.yaml")
 
 
+HUB = ("`owner/rows` is not on this machine, and nothing is fetched from a hub; run `hf download owner/rows "
+       "--repo-type dataset --local-dir rows`, and give the file of its rows; or write "
+       '`{"rows": {"hf_hub_url": "owner/rows"}}` into dataset_info.json (with')  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
         ([*PLAN, "--data", "gone.jsonl"], "`gone.jsonl` does not exist; give a data file"),
+        ([*PLAN, "--data", "r.yaml/rows"], "`r.yaml/rows` does not exist; give a data file"),
+        ([*PLAN, "--data", "owner/rows"], HUB),
+        ([*COPY, "--data", "owner/rows"], HUB),
+        (["data", "https://huggingface.co/datasets/owner/rows"], HUB),
         ([*PLAN, "--data", "r.yaml"], "`r.yaml` is a recipe; give the data file"),
         ([*PLAN, "--data", "semicolons.csv"], "separated by semicolons, and LLaMA-Factory reads commas"),
         (["data", "semicolons.csv"], "separated by semicolons, and LLaMA-Factory reads commas: save it with commas"),

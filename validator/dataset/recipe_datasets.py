@@ -127,7 +127,9 @@ def _load_dataset(run: RunSettings, name: str, evaluates: bool, counter: TokenCo
         return one
     if one.dataset is None:
         fault = registry.problem or f"is not defined in {registry.path}{suggest(name, registry.entries)}"
-        one.problems.append(FatalProblem(name, fault))
+        hub = dataset_registry.hub_name(name)
+        remedy = dataset_registry.hub_entry_remedy(hub, registry.entries) if hub else ""
+        one.problems.append(FatalProblem(name, fault, remedy))
         return one
     faults = [fault for _, fault in entry_faults(one.dataset.entry)]
     if not isinstance(registry.entries[name], Mapping):
@@ -139,6 +141,10 @@ def _load_dataset(run: RunSettings, name: str, evaluates: bool, counter: TokenCo
     one.problems += _refusals(run, name, one.dataset)
     if one.dataset.source != "file":
         one.note = f"not on this machine: its source is a {one.dataset.source or 'missing file_name'}"
+        if hub := dataset_registry.hub_name(str(one.dataset.entry.get("hf_hub_url"))):
+            one.note += (
+                f"; run `{dataset_registry.download_command(hub)}`, and `lmf-recipes data` with the file of its rows"
+            )
     elif not one.problems:
         one.rows = row_scan.scan_dataset(one.files, scan_settings(run, counter, one.dataset), report)
         one.problems += _row_problems(one, str(one.dataset.path))

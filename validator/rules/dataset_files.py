@@ -85,7 +85,9 @@ def registry_missing(run: RunSettings) -> Findings:
         shipped = next(filter(None, (_shipped_with_llamafactory(name, {}) for name in names)), "")
         command = next(filter(None, (_register_command(run, name) for name in names)), "")
         usual = "create the file, or set `dataset_dir` to the folder that holds it"
-        remedy = _defined_elsewhere(run) or command or shipped or usual
+        hub = next(filter(None, map(dataset_registry.hub_name, names)), "")
+        by_entry = dataset_registry.hub_entry_remedy(hub, {}) if hub and not command else ""
+        remedy = _defined_elsewhere(run) or command or shipped or by_entry or usual
         found = f"`{registry}` does not exist, so no data set is defined; {remedy}"
         yield _key_naming_registry(run), f"{found}{git_ignores(run, registry)}"
 
@@ -188,6 +190,9 @@ def _undefined_message(run: RunSettings, name: str, entries: Mapping[str, object
         near = suggest(name, entries) if quotes and not (elsewhere or shipped) else ""
         remedy = near or f"; {elsewhere or command or shipped or 'add an entry for it, or correct the name'}"
         return f"data set `{name}` is not defined in dataset_info.json{remedy}"
+    if (hub := dataset_registry.hub_name(name)) and not command:
+        remedy = dataset_registry.hub_entry_remedy(hub, entries)
+        return f"`{name}` is not a name of dataset_info.json; for the data set of a hub, {remedy}"
     example = f'an entry such as "{stem}": {{"file_name": "{Path(name).name}"}}'
     remedy = f"write `{stem}`" if stem in entries else command or f"write `{stem}`, and add {example}"
     return f"`{name}` is a path, and `dataset` takes names of dataset_info.json; {remedy}"

@@ -1,6 +1,8 @@
 """Local data sets: the registry (dataset_info.json), the files that its entries name, and the number of rows in these
 files."""
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -125,6 +127,36 @@ class Registry(NamedTuple):
             return None
         entry = self.entries[name]
         return Dataset(name, entry if isinstance(entry, Mapping) else {}, self.folder)
+
+
+_HUB_NAME = re.compile(r"(?:(?:https?|hf):/+(?:[\w.-]+\.\w+/)?datasets/)?([\w-][\w.-]*/[\w-][\w.-]*)/?")
+
+
+def hub_name(text: str) -> str:
+    """Return the name of a data set on a hub, such as `tatsu-lab/alpaca`, if `text` has its form or is the address of
+    its page; else an empty string. A path below a folder that is there is no such name."""
+    match = _HUB_NAME.fullmatch(text)
+    name = match[1] if match else ""
+    is_file = Path(name).suffix[1:] in readable_suffixes() or safe_read.path_kind(name.partition("/")[0]) is not None
+    return "" if is_file else name
+
+
+def hub_entry_remedy(name: str, entries: Mapping[str, Any]) -> str:
+    """Return, as text for a message, how a recipe names a data set of a hub: by an entry of dataset_info.json. `name`:
+    the data set's name on the hub. `entries`: those that the file has."""
+    hubs = [key for key, source in SOURCE_OF_KEY.items() if source == "hub"]
+    own = (key for key, entry in entries.items() if isinstance(entry, Mapping) and name in map(entry.get, hubs))
+    if known := next(own, None):
+        return f"write `dataset: {known}`"
+    short = name.rpartition("/")[2]
+    entry = json.dumps({short: {"hf_hub_url": name}})
+    columns = "with `columns` unless they are instruction, input and output"
+    return f"write `{entry}` into dataset_info.json ({columns}), and `dataset: {short}` into the recipe"
+
+
+def download_command(name: str) -> str:
+    """Return the command that downloads a data set of Hugging Face's hub into a folder here."""
+    return f"hf download {name} --repo-type dataset --local-dir {name.rpartition('/')[2]}"
 
 
 def read_registry(path: Path) -> Registry:

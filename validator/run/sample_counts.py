@@ -3,11 +3,8 @@ from here; `data`, which reads all rows, has its own and says the same."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
-from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 from validator.rows.outcomes import count_trained
@@ -75,6 +72,13 @@ def training_steps(run: RunSettings) -> TrainingSteps | None:
 def _dropped_share(run: RunSettings) -> float:
     """Return the share of rows that LLaMA-Factory drops, among the first rows of the run's data sets; 0 if it drops all
     of them, which is reported as an error."""
+    if _dropped_share not in run.derived:
+        run.derived[_dropped_share] = _count_dropped_share(run)
+    found: float = run.derived[_dropped_share]
+    return found
+
+
+def _count_dropped_share(run: RunSettings) -> float:
     shares = [(one.rows.number, _dropped_share_of(one, run.task.stage)) for one in run.data.datasets if one.rows]
     total = sum(number for number, _ in shares)
     share = sum(number * each for number, each in shares) / total if total else 0.0
@@ -82,11 +86,5 @@ def _dropped_share(run: RunSettings) -> float:
 
 
 def _dropped_share_of(dataset: Dataset, stage: str) -> float:
-    return _dropped_share_of_entry(json.dumps(dataset.entry, sort_keys=True, default=str), dataset.folder, stage)
-
-
-@lru_cache(maxsize=256)
-def _dropped_share_of_entry(entry: str, folder: Path, stage: str) -> float:
-    dataset = Dataset("", json.loads(entry), folder)
     head = dataset.rows.head[:_ROWS_CHECKED] if dataset.rows else ()
     return 1 - count_trained(dataset.attr, stage, head) / len(head) if head else 0.0

@@ -173,6 +173,10 @@ def list_data_files(path: Path) -> list[Path]:
     """Return the files of a data set: the file itself, or the files of the folder. Raises RecipeError if nothing exists
     at the path, or if LLaMA-Factory cannot load the files as one data set."""
     if safe_read.path_kind(path) is None:
+        if name := dataset_registry.hub_name(str(path)):
+            found = f"`{name}` is not on this machine, and nothing is fetched from a hub"
+            command = f"run `{dataset_registry.download_command(name)}`, and give the file of its rows"
+            raise RecipeError(f"{found}; {command}; or {dataset_registry.hub_entry_remedy(name, {})}")
         raise RecipeError(f"`{path}` does not exist; give a data file, or a folder of data files")
     if path.suffix in RECIPE_SUFFIXES and kind_of_file(str(path)).name == RECIPE:
         raise RecipeError(f"`{path}` is a recipe; give the data file that it is to train on")
