@@ -140,11 +140,7 @@ def _load_dataset(run: RunSettings, name: str, evaluates: bool, counter: TokenCo
     one.attr = one.dataset.attr
     one.problems += _refusals(run, name, one.dataset)
     if one.dataset.source != "file":
-        one.note = f"not on this machine: its source is a {one.dataset.source or 'missing file_name'}"
-        if hub := dataset_registry.hub_name(str(one.dataset.entry.get("hf_hub_url"))):
-            one.note += (
-                f"; run `{dataset_registry.download_command(hub)}`, and `lmf-recipes data` with the file of its rows"
-            )
+        one.note = one.dataset.why_not_here
     elif not one.problems:
         one.rows = row_scan.scan_dataset(one.files, scan_settings(run, counter, one.dataset), report)
         one.problems += _row_problems(one, str(one.dataset.path))

@@ -69,6 +69,15 @@ class Dataset:
             return tuple(safe_read.list_folder(self.path))
         return (self.path,) if safe_read.path_kind(self.path) == "file" else ()
 
+    @property
+    def why_not_here(self) -> str:
+        """Why the rows of a data set that is no local file are not on this machine, and how to get them, as text for a
+        message."""
+        found = f"not on this machine: its source is a {self.source or 'missing file_name'}"
+        name = hub_name(str(self.entry.get("hf_hub_url")))
+        fetch = f"; run `{download_command(name)}`, and `lmf-recipes data` with the file of its rows"
+        return f"{found}{fetch if name else ''}"
+
     @cached_property
     def attr(self) -> DatasetAttr:
         """The columns and tags of the entry, as LLaMA-Factory's DatasetAttr. Default names count only if the whole
