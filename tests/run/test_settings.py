@@ -283,6 +283,7 @@ SUBJECTS = {
     ("run/trained_model", "_saves_adapter", "do_train"): "of another recipe, as it is written",
     ("run/model_files", "hub_datasets", "hf_hub_url"): "the address itself",
     ("run/dataset_registry", "published", "hf_hub_url"): "the address itself",
+    ("run/dataset_registry", "why_not_here", "hf_hub_url"): "the address itself",
     ("catalogue/recipe_diff", "compare_recipes", "deepspeed"): "compares what two files say",
     ("catalogue/recipe_copy", "find_dependencies", "deepspeed"): "copies the file that the value names",
     ("run/dataset_registry", "package", "cloud_file_name"): "the package that the address needs",
