@@ -238,6 +238,7 @@ def test_a_data_file_that_no_clone_has(ignored: str, prefixes: list[str], by_han
     known_folders._ignored_patterns.cache_clear()
     known_folders._is_ignored_itself.cache_clear()
     assert ["PTH105" in codes("train/a.yaml", *words) for words in ([], ["--hook"])] == [by_hand, hook]
+    assert ("LOA013" in codes("train/sets/dataset_info.json")) == by_hand
 
 
 STRICT = [

@@ -109,8 +109,8 @@ def check_file(
 def check_other_kind(path: str, kind: file_kinds.FileKind, asked: CommandLine | None) -> FileReport:
     """Return the findings of a file that is no recipe, as the settings for the file select them. `asked` is that of
     `check_files`."""
-    report = check_other_file(path, kind)
     options = find_configuration(path, asked).finding_options(asked) if asked else USUAL_FINDINGS
+    report = check_other_file(path, kind, options)
     report.diagnostics = [each for each in report.diagnostics if is_selected(options, each)]
     report.strict = options.strict
     return report

@@ -10,7 +10,7 @@ from typing import Any
 
 from validator.check.locate import Locations
 from validator.errors import RecipeError
-from validator.finding import Diagnostic, FileReport, Related, Severity
+from validator.finding import Diagnostic, FileReport, FindingOptions, Related, Severity
 from validator.knowledge import file_kinds
 from validator.knowledge.file_kinds import FileKind
 from validator.recipe.known_folders import search_folders
@@ -43,7 +43,7 @@ def unrecognised_report(path: str) -> FileReport:
     )
 
 
-def check_other_file(path: str, kind: FileKind) -> FileReport:
+def check_other_file(path: str, kind: FileKind, options: FindingOptions) -> FileReport:
     """Return the findings of a file that is no recipe, as far as they do not depend on the recipe that uses it. `path`
     is `-` for standard input, where only recipes are judged. Never raises for bad input."""
     if path == "-":
@@ -58,7 +58,7 @@ def check_other_file(path: str, kind: FileKind) -> FileReport:
         remedy = f"LLaMA-Factory reads none but `{REGISTRY_FILE}` in `dataset_dir`; rename it"
         return _unjudged_report(path, kind, f"is {kind.words} by another name, which is not judged: {remedy}")
     locations = Locations(Document(path, text))
-    findings = [*_findings(path, kind, locations)]
+    findings = [*_findings(path, kind, locations, options)]
     return FileReport(path, sort_findings(findings), sources=locations.sources, kind=kind.name)
 
 
@@ -66,15 +66,15 @@ def _unjudged_report(path: str, kind: FileKind, why: str) -> FileReport:
     return FileReport(path, [Diagnostic(NOT_JUDGED, Severity.NOTE, clip(why, _MAX_MESSAGE))], kind=kind.name)
 
 
-def _findings(path: str, kind: FileKind, locations: Locations) -> Iterator[Diagnostic]:
-    workspace = Workspace(path, tuple(search_folders(path)), untrusted=True)
+def _findings(path: str, kind: FileKind, locations: Locations, options: FindingOptions) -> Iterator[Diagnostic]:
+    workspace = Workspace(path, tuple(search_folders(path)), untrusted=True, options=options)
     file = Path(path).absolute()
     if kind.name == file_kinds.REGISTRY:
         registry = dataset_registry.read_registry(Path(path))
         for values in _runs_of_entries(registry):
             run = run_of_values({**values, "dataset_dir": str(registry.folder)}, workspace=workspace)
             yield from located_findings(all_rules.ENTRY_RULES, run, locations)
-        yield from _absent_files(registry)
+        yield from _absent_files(registry, workspace)
     elif kind.name == file_kinds.ACCELERATE:
         run = run_of_values({}, {"accelerate": str(file)}, workspace=workspace)
         run = replace(run, accelerate=read_accelerate(str(file)))
@@ -98,11 +98,11 @@ def _runs_of_entries(registry: Registry) -> Iterator[Mapping[str, Any]]:
         yield {"stage": stage, "dataset": names}
 
 
-def _absent_files(registry: Registry) -> Iterator[Diagnostic]:
+def _absent_files(registry: Registry, workspace: Workspace) -> Iterator[Diagnostic]:
     """Yield a note if files that a registry names are not there. They may be where the recipes run."""
     count = len(registry.entries)
-    sets = filter(None, map(registry.get, registry.entries))
-    absent = [each.name for each in sets if each.source == "file" and not each.present]
+    sets = [each for each in map(registry.get, registry.entries) if each and each.source == "file" and not each.present]
+    absent = [each.name for each in sets if not workspace.is_taken_to_exist(each.path)]
     if absent:
         found = (
             f"the files of {len(absent)} of {count} data {plural(count, 'set')} are not here ({quoted_names(absent)})"

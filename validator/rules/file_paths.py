@@ -118,7 +118,9 @@ def _deepspeed_file_remedy(run: RunSettings, name: str) -> str:
         if predict(run).device_verdict == "exceeds":  # FIT001 proposes a change, maybe to another file
             which = f"the DeepSpeed file that the change for memory names, or {file} if it names none"
             return f"; run `lmf-recipes copy FILE .` with {which}, and set `deepspeed: deepspeed/FILE`"
-        return f"; run `lmf-recipes copy {file} .`, and set `deepspeed: deepspeed/{file}`"
+        there = run.workspace.find(f"deepspeed/{file}")
+        copy = "" if there and there[1] else f"run `lmf-recipes copy {file} .`, and "
+        return f"; {copy}set `deepspeed: deepspeed/{file}`"
     existing_files = (safe_read.glob_folder(folder, "deepspeed/*.json") for folder in run.workspace.folders)
     near = suggest(file, {path.name for paths in existing_files for path in paths}).replace("`", "`deepspeed/", 1)
     return near or "; write the path of a file that exists"
