@@ -175,7 +175,7 @@ NPU = {"torch": "2.7.1+cpu", "torch-npu": "2.7.1.post4"}
         (NPU, "", "error ok", "error: no CANN; 9.0.0; install its toolkit"),
     ],
 )
-@pytest.mark.parametrize("folder", ["npu-smi-8x910b2", "none"])
+@pytest.mark.parametrize("folder", ["npu-smi-2x910b3", "none"])
 def test_ascend_line_by_line(
     folder: str,
     packages: dict[str, str],
@@ -185,7 +185,7 @@ def test_ascend_line_by_line(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On a server with eight 910B, and on a machine without devices for a recipe that names them."""
+    """On a server with 910B, and on a machine without devices for a recipe that names them."""
     monkeypatch.setenv("PATH", str(RECORDED / folder))
     for part in ("toolkit", "ops"):
         write(tmp_path / f"cann/ascend_{part}_install.info", f"version={cann}\n")
@@ -380,6 +380,28 @@ def test_torch_npu_and_cann(
     assert told(ascend(node)).startswith(expected)
     if not variables and cann_release:
         assert "ascend-toolkit/set_env.sh" in told(ascend(node))
+
+
+@pytest.mark.parametrize(
+    ("recorded", "cann", "expected"),
+    [
+        ("npu-smi-8x910b2", "9.0.0", "warning: driver 23.0.7 beside CANN 9.0.0; Ascend HDK 25.0.RC1 or later; install"),
+        ("npu-smi-8x910b3-busy", "9.1.0", "warning: driver 24.1.rc2 beside CANN 9.1.0; Ascend HDK 25.2.0 or later"),
+        ("npu-smi-2x910b3", "9.0.0", ""),
+        ("npu-smi-2x910c", "9.1.0", ""),
+        ("npu-smi-8x910b2", "8.0.0", ""),
+    ],
+)
+def test_a_driver_that_cann_does_not_take_is_told(
+    recorded: str, cann: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(RECORDED / recorded))
+    for part in ("toolkit", "ops"):
+        write(tmp_path / f"ascend_{part}_install.info", f"version={cann}\n")
+    node = CheckContext(tmp_path, {"ASCEND_HOME_PATH": str(tmp_path)}, site_packages=site(tmp_path / "site", {}))
+    faults = [line for line in ascend_software.check_cann(None, node) if line.state != "ok"]
+    assert told(faults).startswith(expected)
+    assert bool(faults) is bool(expected)
 
 
 def test_npus_without_torch_npu(tmp_path: Path) -> None:

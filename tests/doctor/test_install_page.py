@@ -53,7 +53,7 @@ SCENES = {
         "nvidia-smi-2x4090", "qwen3-8b-4090x2-lora",
         {"liger-kernel": "0.8.5", **of_set("nvidia", "+cu128")},
     ),
-    "ascend": Scene("npu-smi-8x910b2", "qwen32b-910b-lora", of_set("ascend", "+cpu"), SETS["ascend"]["cann"]),
+    "ascend": Scene("npu-smi-2x910b3", "qwen32b-910b-lora", of_set("ascend", "+cpu"), SETS["ascend"]["cann"]),
     "ascend-without": Scene("none", "qwen32b-910b-lora", {**BASE, "torch": "2.13.0+cpu"}),
     "amd": Scene(
         "rocm-smi-8xmi300x", "qwen3.5-27b-mi300x-lora",

@@ -185,9 +185,9 @@ def test_relative_paths_of_the_recipe_hold(there: Path) -> None:
     held = {path: made.files["data"][each["subPath"]] for path, each in made.mounts.items() if "subPath" in each}
     for name in ("mine.yaml", "deepspeed/ds_z3.json", "data/dataset_info.json"):
         assert held[f"/workspace/{name}"] == (there / name).read_text()
-    assert made.order.notes == [
-        "`data/own.json` has to be on the claim `data`; pods see it as /workspace/data/own.json"
-    ]
+    claimed, lost = made.order.notes
+    assert claimed == "`data/own.json` has to be on the claim `data`; pods see it as /workspace/data/own.json"
+    assert lost.startswith("mine loses all where it is preempted or a node fails: ")
     arguments = re.search(r"arguments=\((.*?)\)", made.files["data"]["run.sh"], re.DOTALL)
     assert arguments
     assert arguments[1].split() == ["mine.yaml"]

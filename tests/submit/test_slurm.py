@@ -23,7 +23,7 @@ from validator.knowledge.devices import find_device
 from validator.physics import Band
 from validator.recipe.recipe_file import load_recipe, parse_recipe
 from validator.run.settings import resolve
-from validator.submit import node_script, slurm
+from validator.submit import cluster_job, node_script, slurm
 from validator.submit.cluster_job import ClusterJob, RunToSubmit, build_cluster_job
 from validator.submit.site_file import Site, Slurm
 
@@ -212,6 +212,19 @@ def test_what_a_limit_means_for_the_run(change: dict[str, Any], hours: float, sa
 
 
 @pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, "loses up to 10 min where it is preempted or a node fails: checkpoints lie so far apart, and the first"),
+        ({"checkpoint_interval_s": math.inf}, "loses all where it is preempted or a node fails: the first checkpoint"),
+        ({"can_resume": False}, "loses all where it is preempted or a node fails: it cannot go on from a checkpoint"),
+        ({"checkpoint_interval_s": None}, ""),
+    ],
+)
+def test_what_a_kill_costs_is_told_whatever_the_limit(change: dict[str, Any], said: str) -> None:
+    assert said in "".join(cluster_job.loss_notes(replace(TWO, **change)))
+
+
+@pytest.mark.parametrize(
     ("change", "hours", "seconds"),
     [
         ({}, 10, 680),
@@ -232,7 +245,7 @@ def test_an_array_is_of_runs_that_are_alike() -> None:
 def test_a_path_that_the_container_does_not_see_is_told() -> None:
     site = Site(slurm=Slurm(container="image", mounts=("/home/me/saves:/home/me/saves",)))
     lost, *mounts = slurm.submission_notes([replace(TWO, checkpoint_interval_s=1800.0, can_resume=True)], site)
-    assert lost == "qwen7b-lora loses up to 30 min where it is preempted or a node fails: checkpoints lie so far apart"
+    assert lost.startswith("qwen7b-lora loses up to 30 min where it is preempted or a node fails: ")
     assert mounts == [
         "`/home/me/qwen7b-lora.yaml` is in no mount of the container; add its folder to `slurm.mounts` of the site file"
     ]

@@ -145,7 +145,8 @@ def _smoke_run(recipe: str, submit_options: _SubmitOptions) -> RunToSubmit:
     run = submit_options.resolved(checked.run.workspace.recipe, overrides)
     short = build_cluster_job(run, submit_options.site, overrides, submit_options.hours)
     limit = submit_options.hours if submit_options.hours or short.hours else _SMOKE_HOURS
-    return RunToSubmit(run, overrides, replace(short, name=f"{short.name}-smoke", time_limit_h=limit, can_resume=False))
+    short = replace(short, name=f"{short.name}-smoke", time_limit_h=limit, can_resume=False, checkpoint_interval_s=None)
+    return RunToSubmit(run, overrides, short)
 
 
 def load_or_ask_site(engine: str, file: Path | None, *, ask: bool) -> Site:

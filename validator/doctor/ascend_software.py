@@ -12,7 +12,7 @@ from validator.doctor.check_result import CheckContext, CheckResult, error, ok, 
 from validator.doctor.torch_build import vendor_of
 from validator.knowledge import releases
 from validator.knowledge.tables import yaml_table
-from validator.machine import ascend
+from validator.machine import ascend, installed_packages
 from validator.machine.installed_packages import InstalledPackages, find_installed
 from validator.run.needed_packages import INSTALL_PAGE
 from validator.run.settings import RunSettings
@@ -63,7 +63,8 @@ def _suitable_npu(torch: str) -> str:
 
 
 def check_cann(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
-    """CANN, the runtime of Ascend's devices: installed, its variables set, of the release that torch_npu is made for.
+    """CANN, the runtime of Ascend's devices: installed, its variables set, of the release that torch_npu is made for,
+    beside a driver that it takes.
 
     Yield a result if the devices are Ascend's or torch_npu is installed."""
     packages = find_installed(context.site_packages)
@@ -76,14 +77,20 @@ def check_cann(run: RunSettings | None, context: CheckContext) -> Iterator[Check
     if home is None:
         yield _without_variables(npu, wanted, packages, context)
         return
-    version = _read_version(home)
+    versions = _read_versions(home)
+    version = _toolkit_version(versions)
     # 8.0 of 8.0.RC3 and of 8.0.0.alpha002: releases of one series go together.
     if version and wanted and releases.release_series(version) != releases.release_series(wanted):
         remedy = "install that CANN, or the torch_npu that was released for yours"
         yield warning(f"CANN {version}", f"{wanted}, for which torch_npu {npu} was released", remedy)
     else:
         yield ok(f"CANN {version or '(release unknown)'} at {home}{f' with torch_npu {npu}' if npu else ''}")
-    yield from _missing_operators(home)
+    yield from _missing_operators(versions)
+    driver, least = ascend.read_driver_release(), str(table["cann"]["driver"].get(releases.release_series(version), ""))
+    is_comparable = driver and least and installed_packages.has_packaging()
+    if is_comparable and not installed_packages.satisfies_range(f">={least}", driver):
+        remedy = f"install that driver and firmware, as {INSTALL_PAGE}#ascend says"
+        yield warning(f"driver {driver} beside CANN {version}", f"Ascend HDK {least} or later", remedy)
 
 
 def _without_variables(npu: str, wanted: str, packages: InstalledPackages, context: CheckContext) -> CheckResult:
@@ -97,7 +104,7 @@ def _without_variables(npu: str, wanted: str, packages: InstalledPackages, conte
         found = wanted or (f"the CANN that torch_npu {npu} was released for" if npu else default)
         remedy = f"install its toolkit and the operators of the device, as {INSTALL_PAGE}#ascend says"
         return error("no CANN", found, remedy)
-    version = _read_version(folder or script.parent)
+    version = _toolkit_version(_read_versions(folder or script.parent))
     found = f"CANN {version}".strip() + " is installed, but its variables are not set"
     return error(found, _HOME_VARIABLES[0], f"source {script}")
 
@@ -116,16 +123,14 @@ def _read_versions(home: Path) -> Mapping[str, str]:
     return versions or ({"toolkit": named[1]} if named else {})
 
 
-def _read_version(home: Path) -> str:
-    """Return the release of CANN's toolkit in the folder, or of the part that is there; empty if nothing tells it."""
-    versions = _read_versions(home)
+def _toolkit_version(versions: Mapping[str, str]) -> str:
+    """Return the release of CANN's toolkit, or of the part that is there; empty if nothing tells it."""
     return versions.get("toolkit") or next(iter(versions.values()), "")
 
 
-def _missing_operators(home: Path) -> Iterator[CheckResult]:
+def _missing_operators(versions: Mapping[str, str]) -> Iterator[CheckResult]:
     """Yield a warning if CANN's operators are missing, which are installed by themselves, or of another series than the
     toolkit. Earlier installers do not tell of them in the same way."""
-    versions = _read_versions(home)
     toolkit, operators = versions.get("toolkit", ""), versions.get("ops")
     numbers = re.match(r"(\d+)\.(\d+)", toolkit)
     if numbers is None or (int(numbers[1]), int(numbers[2])) < _OPERATORS_FROM:

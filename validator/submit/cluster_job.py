@@ -24,7 +24,7 @@ from validator.run.launch_command import Launch, Launcher
 from validator.run.prediction import predict
 from validator.run.settings import RunSettings
 from validator.submit.site_file import Site
-from validator.wording import plural
+from validator.wording import format_duration, plural
 
 # Main memory and disk beyond the end of their bands: the system's own, and files in the page cache.
 _HEADROOM = 1.1
@@ -245,6 +245,21 @@ class Submission(NamedTuple):
     notes: Sequence[str]
     submit: Callable[[], Iterable[str]]
     start: str = ""
+
+
+def loss_notes(work: ClusterJob) -> Iterator[str]:
+    """Yield a note that says what a run loses at most if its job is killed, and when the first checkpoint is written;
+    no note if the time between checkpoints is not known."""
+    if work.checkpoint_interval_s is None:
+        return
+    killed = "where it is preempted or a node fails"
+    if not work.can_resume:
+        yield f"{work.name} loses all {killed}: it cannot go on from a checkpoint"
+    elif math.isinf(work.checkpoint_interval_s):
+        yield f"{work.name} loses all {killed}: the first checkpoint is written at the end; set a smaller `save_steps`"
+    else:
+        apart = format_duration(work.checkpoint_interval_s)
+        yield f"{work.name} loses up to {apart} {killed}: checkpoints lie so far apart, and the first comes as late"
 
 
 def merge_into_array(works: Sequence[ClusterJob]) -> ClusterJob:

@@ -52,7 +52,8 @@ def prepare(runs: Sequence[RunToSubmit], site: Site) -> Submission:
     if no image is known for the device."""
     work, uploads = collect_uploads(require_single(runs), [site.kubernetes.mount])
     job = _job_documents(work, site, uploads)
-    return Submission(job, [*_volume_notes(site, uploads)], lambda: _create_job(job, site))
+    notes = [*_volume_notes(site, uploads), *cluster_job.loss_notes(work)]
+    return Submission(job, notes, lambda: _create_job(job, site))
 
 
 def _job_documents(work: ClusterJob, site: Site, uploads: Uploads) -> str:

@@ -84,7 +84,8 @@ def prepare(runs: Sequence[RunToSubmit], site: Site) -> Submission:
     the device, or if pip has no PyTorch for the device and the site file names no image."""
     work, uploads = collect_uploads(require_single(runs), persistent_mounts(site.skypilot))
     task = task_file(work, site, uploads)
-    return Submission(task, [*task_notes(work, site)], lambda: launch_task(task, work, site))
+    lost = cluster_job.loss_notes(work) if output_persists(work, site.skypilot) else ()
+    return Submission(task, [*task_notes(work, site), *lost], lambda: launch_task(task, work, site))
 
 
 def task_file(work: ClusterJob, site: Site, uploads: Uploads) -> str:

@@ -18,7 +18,7 @@ from validator.recipe import atomic_write, safe_read
 from validator.submit import cluster_job, node_script, scheduler_client
 from validator.submit.cluster_job import ClusterJob, RunToSubmit, Submission
 from validator.submit.site_file import Site, Slurm
-from validator.wording import format_duration, format_duration_band, plural
+from validator.wording import format_duration_band, plural
 
 _SECONDS_PER_HOUR = 3600
 # The least that is asked for, hours: downloads and a busy file system are in no prediction.
@@ -145,14 +145,12 @@ def batch_script(works: Sequence[ClusterJob], site: Site) -> str:
 
 
 def submission_notes(works: Sequence[ClusterJob], site: Site) -> Iterator[str]:
-    """Yield notes for the user: what the time limit means for each run, and which paths are outside the container's
-    mounts."""
+    """Yield notes for the user: what the time limit and a kill mean for each run, and which paths are outside the
+    container's mounts."""
     hours = limit_hours(cluster_job.merge_into_array(works), site.slurm.hours)
     for work in works:
         yield from limit_notes(work, hours)
-        if work.can_resume and work.checkpoint_interval_s and math.isfinite(work.checkpoint_interval_s):
-            apart = format_duration(work.checkpoint_interval_s)
-            yield f"{work.name} loses up to {apart} where it is preempted or a node fails: checkpoints lie so far apart"
+        yield from cluster_job.loss_notes(work)
         if site.slurm.container:
             mounted = [Path([*mount.split(":"), mount][1]) for mount in site.slurm.mounts]
             for path in (work.recipe, work.output):
