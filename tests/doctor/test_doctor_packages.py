@@ -231,7 +231,7 @@ def test_installed_releases_that_fail_with_the_model(
 
 def test_nothing_installed(tmp_path: Path) -> None:
     [line] = package_checks.check_packages(None, CheckContext(site_packages=site(tmp_path, {"torch": "2.8.0"})))
-    assert (line.state, line.remedy) == ("warning", "pip install llamafactory==0.9.5")
+    assert (line.state, line.remedy) == ("warning", "pip install llamafactory==0.9.5 'deepspeed<=0.18.4'")
 
 
 def test_without_packaging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,10 +102,42 @@ def test_without_llamafactory_one_command_installs_all(
     settings: str, installed: dict[str, str], command: str, tmp_path: Path
 ) -> None:
     run = resolve(parse_recipe("recipe.yaml", f"{MODEL}{settings}\n"))
-    there = site(tmp_path, installed) if installed else (str(tmp_path),)
+    there = site(tmp_path, {"torch": "2.8.0", **installed})
     [line] = package_checks.check_packages(run, CheckContext(site_packages=there))
-    assert (line.state, line.found) == ("error", "llamafactory is not installed")
+    assert line.state == "error"
+    assert line.found.startswith("not installed: llamafactory")
     assert sorted(line.remedy.split()) == sorted(command.split())
+
+
+CU128 = (
+    "pip install torch==2.8.0 torchvision==0.23.0 torchaudio==2.8.0 --index-url https://download.pytorch.org/whl/cu128"
+)
+
+
+@pytest.mark.parametrize(
+    ("machine", "settings", "missing", "command"),
+    [
+        (None, None, "torch, llamafactory, deepspeed",
+         f"{CU128} && pip install llamafactory==0.9.5 'deepspeed<=0.18.4', as docs/howto/install.md says"),
+        ("1xrtx-4090", "quantization_bit: 4", "torch, llamafactory, bitsandbytes",
+         f"{CU128} && pip install llamafactory==0.9.5 bitsandbytes, as docs/howto/install.md#nvidia says"),
+        ("8xascend-910b-64g", "deepspeed: deepspeed/ds_z2.json", "torch, llamafactory, deepspeed",
+         "https://download.pytorch.org/whl/cpu && pip install \".[ascend]\" in a copy of this repository, as "
+         "docs/howto/install.md#ascend says"),
+        ("8xmi300x-192g", "", "torch, llamafactory",
+         "https://download.pytorch.org/whl/rocm6.4 && pip install \".[amd]\""),
+        ("1xrtx-4090", "use_cpu: true", "torch, llamafactory",
+         "https://download.pytorch.org/whl/cpu && pip install llamafactory==0.9.5, as docs/howto/install.md#cpu says"),
+    ],
+)  # fmt: skip
+def test_without_torch_the_command_begins_with_the_build_for_the_device(
+    machine: str | None, settings: str | None, missing: str, command: str, tmp_path: Path
+) -> None:
+    run = None if settings is None else resolve(parse_recipe("recipe.yaml", f"{MODEL}{settings}\n"), machine)
+    node = CheckContext(site_packages=site(tmp_path, {}), recipe_machine=run.machine if run else None)
+    [line] = package_checks.check_packages(run, node)
+    assert line.found == f"not installed: {missing}"
+    assert command in line.remedy
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from validator.escaping import shell_join
 from validator.knowledge import node_environment, releases
 from validator.knowledge.chat_templates import registering_factories
 from validator.knowledge.tables import yaml_table
-from validator.launch.local_launch import install_command
+from validator.launch.local_launch import missing_requirements
 from validator.machine import installed_packages
 from validator.machine.installed_packages import InstalledPackages, find_installed, normalize_name
 from validator.run import needed_packages
@@ -149,14 +149,14 @@ def check_packages(run: RunSettings | None, context: CheckContext) -> Iterator[C
     """Releases of packages that do not fit together, by their requirements or by known failures.
 
     Yield a result for each package that does not fit, or the installed releases if no package would stop a run. If
-    LLaMA-Factory is missing, yield only that: an error with a recipe, a warning without."""
+    LLaMA-Factory is missing, yield one result with all that is: an error with a recipe, a warning without."""
     packages = find_installed(context.site_packages)
     if "llamafactory" not in packages.all_versions:
-        release = run.releases.required_pairs[0][0] if run else releases.newest_pair()[0]
-        vendor = vendor_of(run, context)
-        usual = needed_packages.llamafactory_install(vendor, [f"llamafactory=={release}"])
-        remedy = install_command(run, packages, vendor) if run else usual
-        yield result("error" if run else "warning", "llamafactory is not installed", f"llamafactory {release}", remedy)
+        missing = missing_requirements(run, packages)
+        names = ", ".join(re.split("[=<>~!]", each)[0] for each in missing)
+        vendor = "cpu" if run and run.on_cpu else vendor_of(run, context)
+        remedy = needed_packages.llamafactory_install(vendor, missing)
+        yield result("error" if run else "warning", f"not installed: {names}", "", remedy)
         return
     if not installed_packages.has_packaging():
         yield warning("releases are not compared", "packaging", "pip install packaging")

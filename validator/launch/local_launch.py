@@ -103,7 +103,8 @@ def check_launchable(launch: Launch, nodes: int) -> None:
         if find_installed().versions(["llamafactory"]):
             raise RecipeError("llamafactory-cli is not on PATH; activate the environment that it is installed in")
         vendor = launch.run.machine.device.vendor if launch.run.machine else ""
-        remedy = install_command(launch.run, find_installed(), vendor)
+        missing = missing_requirements(launch.run, find_installed())
+        remedy = needed_packages.llamafactory_install(vendor, missing)
         raise RecipeError(f"llamafactory-cli is not installed here: {remedy}")
     variables = rendezvous_env(nodes)
     elastic = launch.launcher != "accelerate" and "RDZV_ID" in os.environ
@@ -115,18 +116,20 @@ def check_launchable(launch: Launch, nodes: int) -> None:
         raise RecipeError(f"a run on {nodes} nodes needs MASTER_ADDR, the address of node 0, in the environment")
 
 
-def install_command(run: RunSettings, packages: InstalledPackages, vendor: str) -> str:
-    """Return how to install LLaMA-Factory and what else a run would stop without, as far as it is not installed, for
-    the devices of a vendor. Packages that need more than pip are left out."""
-    needed = [each for each in needed_packages.needed_packages(run) if each.dies != needed_packages.NEVER]
-    installed = packages.versions(each.package for each in needed)
-    missing = [
-        needed_packages.pip_requirement(each, run)
-        for each in needed
-        if not each.install and each.package not in installed and not (each.module and packages.has_module(each.module))
-    ]
-    release = run.releases.required_pairs[0][0]
-    return needed_packages.llamafactory_install(vendor, [*dict.fromkeys([f"llamafactory=={release}", *missing])])
+def missing_requirements(run: RunSettings | None, packages: InstalledPackages) -> list[str]:
+    """Return pip requirements for torch, LLaMA-Factory and what else a run would stop without, or, if `run` is None,
+    DeepSpeed, as far as these are not installed. Packages that need more than pip are left out."""
+    release = run.releases.required_pairs[0][0] if run else releases.newest_pair()[0]
+    asked = {"torch": "torch", "llamafactory": f"llamafactory=={release}"}
+    if run is None:
+        asked["deepspeed"] = f"deepspeed{needed_packages.suitable_releases('deepspeed')}"
+    else:
+        for each in needed_packages.needed_packages(run):
+            is_there = each.module and packages.has_module(each.module)
+            if each.dies != needed_packages.NEVER and not each.install and not is_there:
+                asked.setdefault(each.package, needed_packages.pip_requirement(each, run))
+    installed = packages.versions(asked)
+    return [requirement for package, requirement in asked.items() if package not in installed]
 
 
 @contextmanager

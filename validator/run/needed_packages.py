@@ -141,11 +141,15 @@ def suitable_releases(package: str) -> str:
 
 
 def llamafactory_install(vendor: str, requirements: Sequence[str]) -> str:
-    """Return how LLaMA-Factory, and what else stands in `requirements`, is installed for the devices of a vendor. The
-    torch of the package index sees no device of Ascend and AMD; for these the extras of this package (pyproject.toml)
-    follow another torch."""
-    if vendor not in ("ascend", "amd"):
-        return shell_join(["pip", "install", *requirements])
-    return (
-        f'torch first, then `pip install ".[{vendor}]"` in a copy of this repository, as {INSTALL_PAGE}#{vendor} says'
-    )
+    """Return how `requirements`, which name LLaMA-Factory, are installed for the devices of a vendor, as
+    docs/howto/install.md does it. If torch is among them, it comes first, from the index that has the build for these
+    devices. On Ascend and AMD the others are those of an extra of this package (pyproject.toml)."""
+    table, page = yaml_table("together")["sets"][vendor or "nvidia"], f"{INSTALL_PAGE}{vendor and f'#{vendor}'}"
+    pins = [f"{name}=={release}" for name, release in table["packages"].items() if name != "torch-npu"]
+    has_extra = vendor in ("ascend", "amd")
+    rest = shell_join(["pip", "install", *(each for each in requirements if each != "torch")])
+    steps = [f'pip install ".[{vendor}]"' if has_extra else rest]
+    if "torch" in requirements:
+        steps.insert(0, shell_join(["pip", "install", *pins, "--index-url", table["index"]]))
+    where = " in a copy of this repository" if has_extra else ""
+    return f"{' && '.join(steps)}{where}{f', as {page} says' if has_extra or len(steps) > 1 else ''}"
