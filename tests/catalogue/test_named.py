@@ -57,12 +57,11 @@ def test_from_the_catalogues_home_a_name_is_the_file_there(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    "path", [NAME, f"{NAME}.yaml", f"recipes/{NAME}.yaml", "folder", "-", "missing/x.yaml", "x.yaml", "x.jsonl"]
+    "path", [NAME, f"{NAME}.yaml", f"recipes/{NAME}.yaml", "-", "missing/x.yaml", "x.yaml", "x.jsonl"]
 )
 def test_paths_stay_as_they_are(here: Path, path: str) -> None:
     (here / NAME).write_text("")
     (here / f"{NAME}.yaml").write_text("")
-    (here / "folder").mkdir()
     (here / "recipes").mkdir()
     (here / f"recipes/{NAME}.yaml").write_text("")
     assert locate_recipe(path, ["a=1"]) == (path, ("a=1",))
@@ -81,6 +80,18 @@ def test_paths_stay_as_they_are(here: Path, path: str) -> None:
             "qwen3-8b",
             "is no file, and no recipe of the catalogue; it is a model: see `lmf-recipes list --model qwen3-8b`",
         ),
+        ("Qwen/Qwen3-8B", "it is a model: see `lmf-recipes list --model Qwen3-8B`"),
+        ("8xa100", "it is a machine: see `lmf-recipes list --machine 8xa100`"),
+        # Without a machine in the name no vendor's recipe comes first.
+        (
+            "qwen3-8b-lora",
+            "is no file, and no recipe of the catalogue; see `lmf-recipes list --model qwen3-8b --method",
+        ),
+        ("qwen3-8b-qlora.yaml", "see `lmf-recipes list --model qwen3-8b --method qlora`"),
+        ("llama3-8b-chat", "see `lmf-recipes list --model llama3-8b`"),
+        ("gemma3-lora", "1 recipe begins with `gemma3`, such as `gemma3-27b-"),
+        ("tiny-lora", "did you mean `tiny-cpu-lora`?"),
+        ("stage=sft", "is no file; a setting comes behind the recipe, such as `mine.yaml stage=sft`"),
         ("nonsense", "is no file, and no recipe of the catalogue; `lmf-recipes list` shows all"),
     ],
 )

@@ -295,6 +295,7 @@ def test_every_command_is_in_the_help_and_has_one() -> None:
     names = {path.stem for path in (ROOT / "validator" / "commands").glob("*.py")} - {
         "__init__",
         "check_files",
+        "hints",
         "options",
         "preflight",
     }

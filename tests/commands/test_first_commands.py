@@ -22,11 +22,44 @@ TYPED = [
     ("recipes", 2, "did you mean `lmf-recipes list`?"),
     ("lst", 2, "did you mean `lmf-recipes list`?"),
     ("explian x.yaml", 2, "did you mean `lmf-recipes explain`?"),
-    ("qwen3-8b", 2, "`lmf-recipes --help` shows all"),
+    ("qwen3-8b", 2, "did you mean `lmf-recipes plan --model qwen3-8b`?"),
+    ("qwen3-8b 2x3090", 2, "did you mean `lmf-recipes plan --model qwen3-8b --machine 2x3090`?"),
+    ("2x3090 qwen3-8b lora", 2, "did you mean `lmf-recipes plan --machine 2x3090 --model qwen3-8b --method lora`?"),
+    ("nothing", 2, "`lmf-recipes --help` shows all"),
+    (f"{RECIPE} --machine 4090", 2, f"`lmf-recipes train {RECIPE}` trains by it"),
+    ("chats.jsonl", 2, "`lmf-recipes data chats.jsonl` says what the file holds"),
+    ("llamafactory-cli train x.yaml", 2, "the command comes first: `lmf-recipes train mine.yaml`"),
+    ("export", 2, "`llamafactory-cli export` merges an adapter, by the keys `model_name_or_path`"),
+    ("merge x.yaml", 2, "`train` ends with the whole command (docs/tutorials/first-run.md)"),
+    ("chat", 2, "`llamafactory-cli chat` talks with a model, by the keys `model_name_or_path`"),
+    ("serve", 2, "`llamafactory-cli api` serves a model, by the keys"),
+    ("webui", 2, "`llamafactory-cli webui` starts LLaMA Board"),
+    ("eval", 2, "do_train=false do_predict=true predict_with_generate=true eval_dataset=NAME` predicts by a recipe"),
+    ("download", 2, "the model is fetched when `lmf-recipes train` starts"),
+    ("convert", 2, "`lmf-recipes data FILE` takes data in their own form"),
+    ("version", 2, "`lmf-recipes --version` prints it"),
+    ("-v", 2, "Write `--version`."),
+    ("benchmark", 2, "did you mean `lmf-recipes calibrate`?"),
     ("x.yaml", 2, "`lmf-recipes check x.yaml` checks a file, `lmf-recipes train x.yaml` trains by it"),
     ("--hepl", 2, "Did you mean '--help'?"),
-    ("list qwen3", 2, "a model is named by `--model`"),
-    ("plan qwen3-8b --machine 1xrtx-4090", 2, "a model is named by `--model`"),
+    ("list qwen3", 2, "write `--model qwen3`"),
+    ("list lora", 2, "write `--method lora`"),
+    ("list models", 2, "a model is named by `--model`, a machine by `--machine`"),
+    ("plan qwen3-8b --machine 1xrtx-4090", 2, "write `--model qwen3-8b`"),
+    ("plan 4090 qwen3-8b", 2, "write `--machine 4090 --model qwen3-8b`"),
+    ("plan x.yaml", 2, "`lmf-recipes explain x.yaml` says what a recipe needs"),
+    ("plan --model x.yaml", 1, "`x.yaml` is the name of a recipe, not of a model; `lmf-recipes explain x.yaml` says"),
+    ("plan --machine gpu", 2, "`auto` is this machine"),
+    ("check 8xa100", 1, "it is a machine: see `lmf-recipes list --machine 8xa100`"),
+    ("explain Qwen/Qwen3-8B", 1, "it is a model: see `lmf-recipes list --model Qwen3-8B`"),
+    ("data Qwen/Qwen3-8B", 1, "it is a model: see `lmf-recipes list --model Qwen3-8B`"),
+    ("train stage=sft", 1, "a setting comes behind the recipe, such as `mine.yaml stage=sft`"),
+    (f"explain {RECIPE} 4090", 2, "`4090` is no KEY=VALUE; write `--machine 4090`"),
+    (f"explain {RECIPE} x.yaml", 2, "`x.yaml` is no KEY=VALUE; give one recipe at a time"),
+    (f"train {RECIPE} learning_rate:1e-4", 1, "is not of the form KEY=VALUE, such as learning_rate=1e-4"),
+    (f"train {RECIPE} -- --bf16", 1, "override `--bf16` is not of the form KEY=VALUE, such as bf16=VALUE"),
+    ("data x.yaml cutoff_len=2048", 2, "`data` takes no KEY=VALUE, `explain` and `train` do"),
+    ("submit x.yaml --to slurm --hours 24:00:00", 2, "Write a number, such as 24."),
     (f"submit {RECIPE} --to slurm --network ethernet-25g", 2, "`# network: 8xroce-100g` in the header block"),
     ("check x.yaml --network ethernet-25g", 2, "`# network: 8xroce-100g` in the header block"),
     ("train", 2, "a name that `lmf-recipes list` shows"),
@@ -38,7 +71,8 @@ TYPED = [
     ("copy", 2, "a name that `lmf-recipes list` shows"),
     (f"copy {RECIPE}", 0, f"run: lmf-recipes train {RECIPE}.yaml"),
     ("explain qwen3", 1, "recipes begin with `qwen3`, such as `qwen3-"),
-    ("copy qwen3-8b-instruct", 1, "recipes begin with `qwen3-8b`, such as `qwen3-8b-"),
+    ("copy qwen3-8b-instruct", 1, "see `lmf-recipes list --model qwen3-8b`"),
+    ("copy qwen3-8b-lora", 1, "see `lmf-recipes list --model qwen3-8b --method lora`"),
     ("copy nothing", 1, "`lmf-recipes list` shows all"),
     (
         "check",
@@ -72,7 +106,7 @@ TYPED = [
     ("rtx-4090", 2, "did you mean `lmf-recipes plan --machine rtx-4090`?"),
     ("2x8xa100-80g", 2, "did you mean `lmf-recipes plan --machine 2x8xa100-80g`?"),
     ("2x48g", 2, "did you mean `lmf-recipes plan --machine 2x48g`?"),
-    ("qwen72b", 2, "`lmf-recipes --help` shows all"),
+    ("qwen72b", 2, "did you mean `lmf-recipes plan --model qwen72b`?"),
     # Options that other programs have.
     ("plan --gpu 4090", 2, "Write `--machine 2xrtx-4090`."),
     ("list --gpus 4090", 2, "Write `--machine 2xrtx-4090`."),
@@ -109,12 +143,35 @@ TYPED = [
     ("train x.yaml --lora-rank 16", 2, "Write `lora_rank=16`."),
     ("train x.yaml --dataset x", 2, "Write `dataset=NAME`."),
     ("check x.yaml --epochs 3", 2, "`lmf-recipes train FILE.yaml num_train_epochs=3`"),
+    ("train x.yaml --foo_bar 1", 2, "No such option '--foo_bar'."),
     ("train x.yaml --model qwen3-8b", 2, "--machine 2xrtx-4090 --write FILE.yaml` makes a recipe for a model"),
     ("train x.yaml --data a.jsonl", 2, "--data FILE --write FILE.yaml` makes a recipe"),
     ("copy --model qwen3-8b", 2, "`lmf-recipes list --model M` names the recipes"),
     ("submit x.yaml --to Slurm", 1, "x.yaml"),
     ("submit x.yaml --slurm", 2, "Write `--to slurm`."),
-    ("explain x.yaml --dry-run", 2, "No such option '--dry-run'."),
+    ("explain x.yaml --dry-run", 2, "Nothing is changed or started without it."),
+    ("doctor --gpu", 2, "The devices of this machine are looked at without it; `--machine 8xa100-80g` names others."),
+    ("doctor --fix", 2, "`doctor` changes nothing; each of its lines ends with what to do."),
+    ("doctor --verbose", 2, "Write `--format json`."),
+    ("explain x.yaml -v", 2, "Write `--full`."),
+    ("check x.yaml --verbose", 2, "Write `--pedantic`."),
+    ("check -q x.yaml", 2, "`>/dev/null` behind the command hides its answer; the exit code says how it ended."),
+    ("train --config x.yaml", 2, "A file is named without an option: `lmf-recipes train mine.yaml`."),
+    ("check --file x.yaml", 2, "A file is named without an option: `lmf-recipes check mine.yaml`."),
+    ("plan -m qwen3-8b", 2, "Write `--model M`."),
+    ("plan --model_name_or_path qwen3-8b", 2, "Write `--model M`."),
+    ("train --stage sft --model_name_or_path X", 2, "Write `stage=sft`."),
+    ("train x.yaml --deepspeed ds.json", 2, "Write `deepspeed=FILE`."),
+    ("data a.jsonl --cutoff-len 8192", 2, "`lmf-recipes train FILE.yaml cutoff_len=8192`, or a line of the file."),
+    ("data a.jsonl --template qwen", 2, "A template is a model's, and `--model M` names the model."),
+    ("plan --load-in-4bit", 2, "Write `--method qlora`."),
+    ("submit x.yaml --to slurm --partition gpu", 2, "`--site FILE` names a file that has it"),
+    ("submit x.yaml --to slurm --nodes 2", 2, "Write `--machine 2x8xa100-80g`."),
+    ("submit x.yaml --to slurm --time 4:00:00", 2, "Write `--hours H`."),
+    ("list --stage dpo", 2, "Write `--method dpo`."),
+    ("list --all", 2, "`lmf-recipes list | cat` has all rows and columns."),
+    ("list --output x.csv", 2, "`> FILE` behind the command keeps its answer."),
+    (f"copy {RECIPE} --force", 2, "Nothing is asked, and what you changed is never overwritten; name another place."),
     ("plan --methd lora", 2, "Did you mean '--method'?"),
     # Values in another form.
     ("plan --host-ram 64GB", 2, "'64GB' is a number with a unit; write 64, a number of GiB."),
@@ -149,6 +206,43 @@ def test_the_last_line_leads_on(line: str, code: int, last: str, tmp_path: Path)
     said = (answer.stdout + answer.stderr).decode().strip().splitlines()
     assert answer.returncode == code
     assert last in " ".join(" ".join(said[-3:]).split())
+
+
+# Files and folders that lie there, a command line, and what the last line says.
+LYING = [
+    ({"mine.yaml": "stage: sft"}, "check mine", "did you mean `mine.yaml`?"),
+    ({"mine.yaml": "stage: sft"}, "check Mine.yml", "no such file or directory; did you mean `mine.yaml`?"),
+    (
+        {"sub/mine.yaml": "stage: sft"},
+        "check sub\\mine.yaml",
+        "no such file or directory; did you mean `sub/mine.yaml`?",
+    ),
+    ({"mine.yaml": "stage:\n\t- sft"}, "check mine.yaml", ", indent by spaces [LOA002]"),
+    (
+        {"data/a.jsonl": "{}"},
+        "explain data",
+        "`lmf-recipes check` takes a folder of recipes, `lmf-recipes data` one of",
+    ),
+    ({"data/a.jsonl": "{}"}, "check data", "`lmf-recipes data` looks at a folder of data"),
+    ({"a.csv": "instruction,output"}, "train a.csv", "is a file of data, not a recipe; `lmf-recipes data FILE` says"),
+    ({"ds.json": '{"zero_optimization": {"stage": 2}}'}, "train ds.json", "name the recipe (.yaml) that uses it"),
+    (
+        {"ds.json": '{"zero_optimization": {"stage": 2}}'},
+        "data ds.json",
+        "is a DeepSpeed file, not data; name the recipe",
+    ),
+]
+
+
+@pytest.mark.parametrize(("files", "line", "last"), LYING, ids=[line for _, line, _ in LYING])
+def test_what_lies_there_leads_on(files: dict[str, str], line: str, last: str, tmp_path: Path) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    answer = program.answer(*line.split(), cwd=tmp_path)
+    said = (answer.stdout + answer.stderr).decode()
+    assert answer.returncode == 1
+    assert last in " ".join(said.split())
 
 
 def test_explain_says_what_the_device_cannot_do_and_asks_for_nothing_that_it_cannot_use(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from validator.errors import RecipeError
+from validator.escaping import shell_join
 from validator.finding import Assumption, Diagnostic, Severity, Verdict
-from validator.knowledge import devices, models
+from validator.knowledge import devices, guidance, models
 from validator.knowledge.devices import Machine
 from validator.knowledge.file_kinds import require_recipe
 from validator.knowledge.near_models import near_models
@@ -95,21 +96,33 @@ def recipe_path(word: str) -> Path:
 
 def hint_for_unknown_name(name: str, other_names: Sequence[str] = ()) -> str:
     """Return a hint to append to the message for an unknown recipe name. If a recipe has exactly this name, the hint is
-    that name. If a model has it, the hint is the command that lists its recipes; otherwise the most similar recipe or
-    name of `other_names`, or recipes of the model's family, or else the command that lists all recipes."""
+    that name. If a machine or a model has it, the hint is the command that lists its recipes; so it is for a name that
+    begins with a model and names no machine, because the nearest recipe may be for another vendor's devices. Otherwise
+    the hint is the most similar recipe or name of `other_names`, or recipes of the model's family, or all recipes."""
     if name in recipe_names():
         return f"; the catalogue's is `{name}`, without a folder"
-    try:
-        if models.find_model_by_any_name(name).id:
-            return f"; it is a model: see `lmf-recipes list --model {name}`"
-    except RecipeError:  # no model
-        pass
+    if devices.is_machine(name):
+        return f"; it is a machine: see `lmf-recipes list --machine {name}`"
+    if _is_model(name):
+        return f"; it is a model: see `lmf-recipes list --model {name}`"
+    near = near_models(name)
+    further = [word for word in name.removeprefix(near.beginning).split("-") if word] if near else []
+    if near and near.has_size and not any(map(devices.is_machine, further)):
+        methods = [word for each in further if each in guidance.TUNING_METHODS for word in ("--method", each)][:2]
+        return f"; see `{shell_join(['lmf-recipes', 'list', '--model', near.names[0], *methods])}`"
     if similar := suggest(name, [*recipe_names(), *other_names]):
         return similar
-    near = near_models(name)
     family = [each for each in recipe_names() if near and each.startswith(f"{near.beginning.lower()}-")]
-    few = f"; {len(family)} recipes begin with `{near.beginning}`, such as `{family[0]}`" if near and family else ""
+    begin = f"{len(family)} {'recipe begins' if len(family) == 1 else 'recipes begin'}"
+    few = f"; {begin} with `{near.beginning}`, such as `{family[0]}`" if near and family else ""
     return f"{few}; `lmf-recipes list` shows all"
+
+
+def _is_model(name: str) -> bool:
+    try:
+        return bool(models.find_model_by_any_name(name).id)
+    except RecipeError:
+        return False
 
 
 def resolved_recipes(host_ram_gib: float | None = None) -> Iterator[RunSettings]:
@@ -248,9 +261,13 @@ def locate_file(recipe: str, overrides: Sequence[str] = ()) -> LocatedRecipe:
     name = find_recipe_name(recipe)
     if name is None:
         path = Path(recipe)
-        word = recipe == path.name and not path.suffix
-        if word or _recipe_name(path) in recipe_names() or suggest(_recipe_name(path), recipe_names()):
-            hint = hint_for_unknown_name(_recipe_name(path))
+        if _SETTING.match(recipe):
+            raise RecipeError(f"`{recipe}` is no file; a setting comes behind the recipe, such as `mine.yaml {recipe}`")
+        is_name = recipe == path.name and not path.suffix
+        near_recipe = _recipe_name(path) in recipe_names() or suggest(_recipe_name(path), recipe_names())
+        if is_name or near_recipe or (path.suffix not in RECIPE_SUFFIXES and _is_model(recipe)):
+            near_file = safe_read.near_path(recipe)
+            hint = f"; did you mean `{near_file}`?" if near_file else hint_for_unknown_name(_recipe_name(path))
             raise RecipeError(f"`{recipe}` is no file, and no recipe of the catalogue{hint}")
         return LocatedRecipe(recipe, tuple(overrides))
     file = recipe_path(name)

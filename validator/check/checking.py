@@ -258,7 +258,11 @@ def expand_path(path: str) -> list[str | FileReport]:
         )
 
     return [*find_files.find_in_folder(path, report_closed), *closed] or [
-        unreadable_report(path, "holds no recipe, no DeepSpeed or Accelerate file and no data set registry")
+        unreadable_report(
+            path,
+            "holds no recipe, no DeepSpeed or Accelerate file and no data set registry; "
+            "`lmf-recipes data` looks at a folder of data",
+        )
     ]
 
 

@@ -11,6 +11,8 @@ from validator import dataset
 from validator.catalogue.bundled_recipes import LocatedRecipe, catalogue_note, locate_file
 from validator.commands import options
 from validator.errors import RecipeError
+from validator.knowledge.devices import is_machine
+from validator.knowledge.near_models import near_models
 from validator.output.terminal import emit, print_lines
 from validator.recipe import atomic_write
 
@@ -71,5 +73,7 @@ def _locate_source(source: str) -> LocatedRecipe:
     try:
         return locate_file(source)
     except RecipeError as err:
+        if is_machine(source) or near_models(source):
+            raise
         remedy = "`data` takes a recipe or a file of data, and no name of a data set: name a recipe that has it"
         raise RecipeError(f"{err}; {remedy}") from None

@@ -20,7 +20,7 @@ from validator.errors import RecipeError
 from validator.knowledge import devices
 from validator.knowledge.models import find_model, offered_models
 from validator.output.terminal import print_lines
-from validator.recipe.recipe_file import Document, load_with_overrides
+from validator.recipe.recipe_file import RECIPE_SUFFIXES, Document, load_with_overrides
 from validator.rows import named_columns
 from validator.run import user_data
 
@@ -78,7 +78,7 @@ def require_known_machine(_context: click.Context, _parameter: click.Parameter, 
         try:
             devices.parse_machine(machine)
         except RecipeError as err:
-            raise click.UsageError(str(err)) from None
+            raise click.UsageError(f"{err}; `auto` is this machine") from None
     return machine
 
 
@@ -226,7 +226,13 @@ def require_columns(_context: click.Context, _parameter: click.Parameter, text: 
 
 def locate_recipe(recipe: str, overrides: Sequence[str] = ()) -> bundled_recipes.LocatedRecipe:
     """Return the recipe for which the argument RECIPE of a command stands, as `bundled_recipes.locate_recipe` does, and
-    tell the user if a path stands for a recipe of the catalogue."""
+    tell the user if a path stands for a recipe of the catalogue. Raises click.UsageError if one of the overrides is a
+    machine or another recipe."""
+    for word in overrides:
+        if "=" not in word and devices.is_machine(word):
+            raise click.UsageError(f"`{word}` is no KEY=VALUE; write `--machine {word}`")
+        if word.endswith(RECIPE_SUFFIXES) and "=" not in word:
+            raise click.UsageError(f"`{word}` is no KEY=VALUE; give one recipe at a time")
     located = bundled_recipes.locate_recipe(recipe, overrides)
     if note := bundled_recipes.catalogue_note(recipe):
         print_lines(note, err=True)

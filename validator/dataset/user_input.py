@@ -121,6 +121,10 @@ def run_of_source(
             raise RecipeError(f"{path}: {document.problems[0].message}")
         changes = [*overrides, *([f"model_name_or_path={model}"] if model else [])]
         return resolve(configured(with_overrides(document, changes)), machine)
+    if (kind := kind_of_file(path)).is_read_by_recipes:
+        raise RecipeError(
+            f"`{path}` is {kind.words}, not data; name the recipe (.yaml) that uses it, or a file of data"
+        )
     rows: list[dict[str, Any]] = []
     registered = None
     try:

@@ -63,8 +63,7 @@ def _suitable_npu(torch: str) -> str:
 
 
 def check_cann(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
-    """CANN, the runtime of Ascend's devices: installed, its variables set, of the release that torch_npu is made for,
-    beside a driver that it takes.
+    """CANN, the runtime of Ascend's devices: installed, its variables set, of a release for torch_npu and the driver.
 
     Yield a result if the devices are Ascend's or torch_npu is installed."""
     packages = find_installed(context.site_packages)

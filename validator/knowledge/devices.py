@@ -350,6 +350,15 @@ def parse_machine(text: str, host_ram_gib: float | None = None) -> Machine:
     return Machine(nodes, devices, device, host_ram_gib, note)
 
 
+def is_machine(text: str) -> bool:
+    """True if a text names a machine that is known, such as 8xa100 or rtx-4090."""
+    try:
+        parse_machine(text)
+    except RecipeError:
+        return False
+    return True
+
+
 @lru_cache(maxsize=256)  # a device that is not known costs the search for a hint
 def _is_known_device(reading: MachineReading) -> bool:
     try:

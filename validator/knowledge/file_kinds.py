@@ -1,7 +1,7 @@
 """Tells what a file is by what it holds: a recipe, a DeepSpeed file, an Accelerate file, a data set registry, or
 something else that is known (data/file_kinds.yaml). Each file is of one kind, whatever its name and whoever asks: a
-name on the command line, a folder or a commit. Only configuration files, and a dataset_info.json that is broken, are
-told by their names, too."""
+name on the command line, a folder or a commit. Only configuration files, tables and a dataset_info.json that is
+broken are told by their names, too."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from validator.errors import RecipeError
 from validator.knowledge import tables
 from validator.recipe.outline import Outline, outline_of
 from validator.recipe.recipe_file import find_header_block
-from validator.recipe.safe_read import read_bytes
+from validator.recipe.safe_read import path_kind, read_bytes
 
 RECIPE, DEEPSPEED, ACCELERATE, REGISTRY, UNKNOWN = "recipe", "deepspeed", "accelerate", "registry", "unknown"
 CONFIGURATION_FILES = YAML_NAME, TOML_NAME = ".lmf-recipes.yaml", "pyproject.toml"
@@ -79,6 +79,8 @@ def kind_of_file(path: str) -> FileKind:
         words = "|".join(row["source"] if kind.name == _ROWS else [*row["source"], *row["also"]])
         if not text.strip() or re.search(rf"\b(?:{words})[\"']? *:", text[:_MAX_SEARCHED]):
             return FileKind(REGISTRY, row["is"])
+    if kind.name == UNKNOWN and path.lower().endswith(tuple(_row(_ROWS)["suffixes"])):
+        return _kind_with_advice(_ROWS, _row(_ROWS), "")
     return kind
 
 
@@ -103,8 +105,11 @@ def kind_of_text(text: str) -> FileKind:
 
 
 def require_recipe(path: str) -> None:
-    """Raise RecipeError if the file at a path is known to be something else than a recipe. The message says what the
-    file is, and what to do."""
+    """Raise RecipeError if a folder lies at a path, or a file that is known to be something else than a recipe. The
+    message says what it is, and what to do."""
+    if path_kind(path) == "folder":
+        remedy = "name a recipe in it; `lmf-recipes check` takes a folder of recipes, `lmf-recipes data` one of data"
+        raise RecipeError(f"`{path}` is a folder, not a recipe; {remedy}")
     kind = kind_of_file(path)
     if not kind.may_be_recipe:
         advice = kind.advice or "name the recipe (.yaml) that uses it"

@@ -14,6 +14,7 @@ from validator.errors import RecipeError
 from validator.knowledge.near_models import NearModels, near_models
 from validator.knowledge.tables import json_table, yaml_table
 from validator.recipe import safe_read
+from validator.recipe.recipe_file import RECIPE_SUFFIXES
 from validator.recipe.safe_read import read_json
 from validator.recipe.suggestions import edit_distance, nearest_name
 
@@ -50,6 +51,8 @@ def unknown_asked_model_message(name: str) -> str:
     models and folders that are near, and where all known models are listed."""
     if message := not_a_model_message(name):
         return message
+    if name.endswith(RECIPE_SUFFIXES):
+        return f"`{name}` is the name of a recipe, not of a model; `lmf-recipes explain {name}` says what it needs"
     if link := re.fullmatch(_HUB_LINK, name.strip()):
         return f"model `{name}` is a link; name it by `{link[1]}`"
     folder = _near_folder(name)

@@ -187,12 +187,20 @@ def _value_error(node: Node, why: str) -> MalformedError:
     return MalformedError(f"not valid YAML: `{clip(text)}` {why}", node_position(node))
 
 
+# By words of PyYAML's messages.
+_YAML_REMEDIES = {
+    "tab character": "; indent by spaces",
+    "cannot start any token": "; quote the value, or, if it is a tab, indent by spaces",
+}
+
+
 def _malformed_error(err: yaml.YAMLError) -> MalformedError:
     keyless = getattr(err, "context", None) == _KEY_CONTEXT
     marks = [getattr(err, name, None) for name in ("problem_mark", "context_mark")]
     mark = marks[1] if keyless else marks[0] or marks[1]
     what = getattr(err, "problem", None) or getattr(err, "reason", None) or "not readable"
     what = "a line is no `key: value`" if keyless else what
+    what += next((remedy for words, remedy in _YAML_REMEDIES.items() if words in what), "")
     what = f"nested more than {MAX_DEPTH} levels deep" if what == _TOO_DEEP_MESSAGE else what
     return MalformedError(f"not valid YAML: {what}", (mark.line + 1, mark.column + 1) if mark else (1, 1), keyless)
 

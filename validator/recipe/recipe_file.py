@@ -260,7 +260,9 @@ def with_overrides(document: Document, overrides: Sequence[str]) -> Document:
     for text in overrides:
         match = re.fullmatch(_OVERRIDE_FORM, text)
         if not match:
-            raise RecipeError(f"override `{clip(text)}` is not of the form KEY=VALUE, such as learning_rate=1e-4")
+            written = re.fullmatch(r"(\w+):\s*(\S+)", text) or re.fullmatch(r"--(\w+)", text)
+            example = f"{written[1]}={'VALUE' if text[0] == '-' else written[2]}" if written else "learning_rate=1e-4"
+            raise RecipeError(f"override `{clip(text)}` is not of the form KEY=VALUE, such as {example}")
         names = match[1].split(".")
         if len(names) > _MAX_NAMES:
             raise RecipeError(f"override `{clip(text)}` names {len(names):,} keys, {_MAX_NAMES} at most")

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from validator.errors import RecipeError, os_reason
 from validator.recipe import omegaconf
+from validator.recipe.suggestions import nearest_name
 
 PathKind = Literal["file", "folder", "pipe", "socket", "device"]
 _KIND_OF_MODE: dict[int, PathKind] = {
@@ -78,6 +79,18 @@ def expand_home(path: str | Path) -> Path:
         return Path(path)
 
 
+def near_path(path: str | Path) -> str | None:
+    """Return the path that was probably meant by one at which nothing is: with `/` where Windows has a backslash, with
+    the home folder for `~`, or the most similar name in the same folder; None if there is none."""
+    text = os.fspath(path)
+    for spelled in (text.replace("\\", "/"), str(expand_home(text))):
+        if spelled != text and path_kind(spelled):
+            return spelled
+    folder, name = Path(text).parent, Path(text).name
+    near = nearest_name(name, [each.name for each in list_folder(folder)]) if name else None
+    return str(folder / near) if near else None
+
+
 _MAX_BYTES = 1 << 20
 
 
@@ -95,7 +108,9 @@ def read_bytes(path: str | Path) -> bytes:
         return sys.stdin.buffer.read(_MAX_BYTES + 1) if path == "-" else _read_beginning(path)
     except OSError as err:
         closed = path == "-" and err.errno == errno.EBADF
-        remedy = "download it, and give the file" if str(path).startswith(("http:", "https:")) else "check the path"
+        near = near_path(path) if err.errno == errno.ENOENT else None
+        remedy = f"did you mean `{near}`?" if near else "check the path"
+        remedy = "download it, and give the file" if str(path).startswith(("http:", "https:")) else remedy
         why = "standard input is closed" if closed else f"{os_reason(err)}; {remedy}"
         raise RecipeError(f"cannot be read: {why}") from None
     except ValueError:
