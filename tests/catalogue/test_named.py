@@ -87,6 +87,7 @@ def test_paths_stay_as_they_are(here: Path, path: str) -> None:
             "qwen3-8b-lora",
             "is no file, and no recipe of the catalogue; see `lmf-recipes list --model qwen3-8b --method",
         ),
+        ("qwen3-8b-h100-lora", "see `lmf-recipes list --model qwen3-8b --method lora`"),
         ("qwen3-8b-qlora.yaml", "see `lmf-recipes list --model qwen3-8b --method qlora`"),
         ("llama3-8b-chat", "see `lmf-recipes list --model llama3-8b`"),
         ("gemma3-lora", "1 recipe begins with `gemma3`, such as `gemma3-27b-"),

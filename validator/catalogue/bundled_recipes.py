@@ -22,7 +22,7 @@ from validator.physics.estimate import GIB
 from validator.recipe import recipe_file, safe_read
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.recipe_file import RECIPE_SUFFIXES, Document, load_recipe
-from validator.recipe.suggestions import suggest
+from validator.recipe.suggestions import nearest_name
 from validator.run.assumptions import verdict_assumptions
 from validator.run.prediction import predict
 from validator.run.recipe_arguments import finite_number
@@ -96,9 +96,10 @@ def recipe_path(word: str) -> Path:
 
 def hint_for_unknown_name(name: str, other_names: Sequence[str] = ()) -> str:
     """Return a hint to append to the message for an unknown recipe name. If a recipe has exactly this name, the hint is
-    that name. If a machine or a model has it, the hint is the command that lists its recipes; so it is for a name that
-    begins with a model and names no machine, because the nearest recipe may be for another vendor's devices. Otherwise
-    the hint is the most similar recipe or name of `other_names`, or recipes of the model's family, or all recipes."""
+    that name. If a machine or a model has it, the hint is the command that lists its recipes. Otherwise the hint is the
+    most similar recipe or name of `other_names`; but if the name begins with a model and that recipe is for a machine
+    that the name does not have, it is the command that lists the model's recipes. Else the hint names recipes of the
+    model's family, or the command that lists all."""
     if name in recipe_names():
         return f"; the catalogue's is `{name}`, without a folder"
     if devices.is_machine(name):
@@ -106,12 +107,14 @@ def hint_for_unknown_name(name: str, other_names: Sequence[str] = ()) -> str:
     if _is_model(name):
         return f"; it is a model: see `lmf-recipes list --model {name}`"
     near = near_models(name)
+    similar = nearest_name(name, [*recipe_names(), *other_names])
     further = [word for word in name.removeprefix(near.beginning).split("-") if word] if near else []
-    if near and near.has_size and not any(map(devices.is_machine, further)):
+    machines = {*filter(devices.is_machine, further)}
+    if near and near.has_size and not (similar and machines and machines <= {*similar.split("-")}):
         methods = [word for each in further if each in guidance.TUNING_METHODS for word in ("--method", each)][:2]
         return f"; see `{shell_join(['lmf-recipes', 'list', '--model', near.names[0], *methods])}`"
-    if similar := suggest(name, [*recipe_names(), *other_names]):
-        return similar
+    if similar:
+        return f"; did you mean `{similar}`?"
     family = [each for each in recipe_names() if near and each.startswith(f"{near.beginning.lower()}-")]
     begin = f"{len(family)} {'recipe begins' if len(family) == 1 else 'recipes begin'}"
     few = f"; {begin} with `{near.beginning}`, such as `{family[0]}`" if near and family else ""
@@ -264,7 +267,7 @@ def locate_file(recipe: str, overrides: Sequence[str] = ()) -> LocatedRecipe:
         if _SETTING.match(recipe):
             raise RecipeError(f"`{recipe}` is no file; a setting comes behind the recipe, such as `mine.yaml {recipe}`")
         is_name = recipe == path.name and not path.suffix
-        near_recipe = _recipe_name(path) in recipe_names() or suggest(_recipe_name(path), recipe_names())
+        near_recipe = _recipe_name(path) in recipe_names() or nearest_name(_recipe_name(path), recipe_names())
         if is_name or near_recipe or (path.suffix not in RECIPE_SUFFIXES and _is_model(recipe)):
             near_file = safe_read.near_path(recipe)
             hint = f"; did you mean `{near_file}`?" if near_file else hint_for_unknown_name(_recipe_name(path))
