@@ -16,6 +16,7 @@ from support.recordings import RECORDED, show_all
 from validator.catalogue.bundled_recipes import locate_recipe
 from validator.commands.doctor import format_diagnosis
 from validator.doctor import diagnosis
+from validator.knowledge.releases import release_series
 from validator.knowledge.tables import yaml_table
 from validator.machine import driver
 from validator.recipe.recipe_file import load_with_overrides
@@ -117,6 +118,8 @@ def test_the_page_installs_the_sets_of_the_table(vendor: str, title: str) -> Non
     assert all(str(release) in overview for release in (*one["packages"].values(), one.get("cann", "")))
     if cann := one.get("cann"):
         assert f"ascend-cann-toolkit=={cann} ascend-cann-910b-ops=={cann} " in section(title)
+        driver = yaml_table("together")["cann"]["driver"][release_series(str(cann))]
+        assert f"CANN {cann} wants HDK {driver} or later" in section(title)
 
 
 def test_the_extras_are_those_of_the_page() -> None:
