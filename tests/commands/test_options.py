@@ -142,6 +142,18 @@ def test_releases_that_are_here_count_where_the_recipe_names_none(
     assert set(re.findall("FIT001|TRA714", done.output)) == codes, done.output
 
 
+@pytest.mark.parametrize(("torch", "refused"), [("2.9.1+cu128", True), ("2.10.0", False)])
+def test_a_plan_for_this_machine_is_for_the_releases_that_are_here(
+    torch: str, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LLaMA-Factory refuses torch 2.9 for models with a Conv3d (TRA714)."""
+    monkeypatch.setattr(InstalledPackages, "versions", lambda _self, _names: {"torch": torch, "bitsandbytes": "0.48.2"})
+    for words in (["--machine", "auto"], []):
+        done = run(monkeypatch, "nvidia-smi-8xa100", "plan", "--model", "qwen3-vl-4b", "--method", "lora", *words)
+        assert ("no such run passes" in done.output) is refused, done.output
+        assert ("install torch 2.10 or later" in done.output) is refused
+
+
 def test_doctor_judges_by_the_releases_that_are_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(InstalledPackages, "versions", lambda _self, _names: {"torch": "2.9.0"})
     (tmp_path / "recipe.yaml").write_text(STAGE_0)

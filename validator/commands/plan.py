@@ -226,6 +226,7 @@ def command(
             model, text, made_for, host_ram, cutoff_len, method, stage, fsdp, registry, network,
             str(unit_price) if unit_price else None,
             partial(simulations_of_plan, session=session) if session else None,
+            options.installed_releases(),
         )  # fmt: skip
         answer = replace(answer, samples=samples)
         if scaled and answer.best:

@@ -312,7 +312,8 @@ class Machine(NamedTuple):
     """`nodes` servers with `devices` accelerators each. `note` says which device was meant if several devices share the
     short form. `network`: the network between nodes, as the user wrote it. `price`: the price of one device for one
     hour, as the user wrote it. Each is None if the user wrote nothing. `has_usual_ram`: True if `host_ram_gib` is that
-    of a usual server, because the user gave none."""
+    of a usual server, because the user gave none. `installed`: releases of packages on it, if it is this machine, as
+    (field of a header block, release)."""
 
     nodes: int
     devices: int
@@ -322,6 +323,7 @@ class Machine(NamedTuple):
     network: str | None = None
     price: str | float | None = None
     has_usual_ram: bool = False
+    installed: tuple[tuple[str, str], ...] = ()
 
     @property
     def world(self) -> int:

@@ -95,13 +95,17 @@ def find_answer(
     network: str | None = None,
     price: str | None = None,
     simulations: FindSimulations | None = None,
+    installed: Mapping[str, str] | None = None,
 ) -> Answer:
     """Return plans for the model or, if `model` is None, models for the machine. `samples` is the number of samples
     (None: the recommended number). If `length` or `method` is None, the search chooses it. `fsdp`: shard with FSDP in
     place of DeepSpeed. `own`: the user's own data. `network`: the network between nodes. `price`: the price of one
-    device per hour. `simulations`: finds simulations for a model type that the formulas do not know. Raises RecipeError
-    for an unknown name, or if `length` would cut the images of the user's data."""
-    target = read_machine(machine, host_ram_gib)._replace(network=network, price=price)
+    device per hour. `simulations`: finds simulations for a model type that the formulas do not know. `installed`:
+    releases of packages on the machine, as fields of a header block. Raises RecipeError for an unknown name, or if
+    `length` would cut the images of the user's data."""
+    target = read_machine(machine, host_ram_gib)._replace(
+        network=network, price=price, installed=tuple((installed or {}).items())
+    )
     if model is None:
         chosen = base_model.choose_models(target, samples, length, [method] if method else ADAPTER_METHODS, stage, own)
         return Answer(None, target, samples, choices=chosen, stage=stage)

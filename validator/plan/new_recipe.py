@@ -103,7 +103,9 @@ class NewRecipe:
     @cached_property
     def run(self) -> RunSettings:
         """The run that the recipe describes. It is predicted by the same formulas as any other run."""
-        header = {"samples": self.planned_samples, "transformers": self.transformers, "packages": list(self.packages)}
+        here = dict(self.machine.installed)
+        packages = [*self.packages, *([here["packages"]] if "packages" in here else [])]
+        header = {**here, "samples": self.planned_samples, "transformers": self.transformers, "packages": packages}
         settings = {key: value for key, value in self._settings() if key not in self.drop}
         workspace = Workspace("plan", (catalogue_root(),), registry=self.own_datasets or _catalogue_datasets())
         run = run_of_values(settings, header, self.machine, workspace)
