@@ -864,6 +864,22 @@ def test_what_memory_cannot_cure_is_said_and_no_machine_proposed(
     assert reason in run(*words).output
 
 
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("kind", ["AWQ", "GPTQ-Int4"])
+def test_a_quantized_checkpoint_is_planned_for_lora_alone(kind: str) -> None:
+    words = ("--model", f"Qwen/Qwen2.5-7B-Instruct-{kind}", "--machine", "1xrtx-4090")
+    found = plans(*words)
+    assert {row["method"] for row in found["plans"]} == {"lora"}
+    assert any(f"quantized by {kind[:4].strip('-')}" in note and "--smoke" in note for note in found["notes"])
+    run(*words, "--write", "mine.yaml")
+    codes = {each.code for each in checking.check_file("mine.yaml").diagnostics if each.severity is not Severity.NOTE}
+    assert codes == {"TRA315"}
+    for method in ("full", "qlora"):
+        refused = plans(*words, "--method", method)
+        assert len(refused["reasons"]) == 1
+        assert [each["note"] for each in refused["upgrades"]] == ["with --method lora"]
+
+
 def folder(here: Path, name: str, **files: str) -> str:
     """A model folder with the shapes of a small Qwen3."""
     config = {"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100,

@@ -52,6 +52,12 @@ def answer_notes(answer: Answer) -> Iterator[str]:
         yield from _model_choice_notes(answer)
         return
     yield from _base_model_notes(answer.model)
+    if answer.plans and answer.model.quantized in ("gptq", "awq"):
+        yield (
+            f"the weights are quantized by {answer.model.quantized.upper()}, so that only adapters train (lora), and "
+            "PEFT knows the layers of some of its kernels only: try a few steps with `lmf-recipes train --smoke`, "
+            "or plan for the model that is not quantized with --method qlora"
+        )
     if answer.best:
         yield from _template_notes(answer.best.draft)
         yield from _sample_notes(answer.best.draft, answer.samples)
