@@ -421,6 +421,30 @@ def test_samples_are_cut_shorter_only_where_nothing_else_fits() -> None:
     assert plans(*words, "--cutoff-len", "2048")["plans"] == []
 
 
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("words", "cutoff", "said"),
+    [
+        (600, 896, "cutoff_len 896 cuts none of your samples, of which the longest has up to"),
+        (50, 512, "cutoff_len 512 cuts none"),
+        (1600, 2048, ""),
+        (2200, 2048, "samples cut at 2048 tokens"),
+    ],
+)
+def test_no_longer_a_cutoff_is_planned_than_the_samples_need(words: int, cutoff: int, said: str) -> None:
+    """Every row is measured, also the last one."""
+    short = {"instruction": "Say this.", "input": "", "output": "word " * 20}
+    Path("mine.json").write_text(json.dumps([short] * 2000 + [{**short, "output": "word " * words}]))
+    asked = ("--model", "qwen3-8b", "--data", "mine.json", "--method", "lora")
+    one = (*asked, "--machine", "1xa100-80g")
+    assert {row["cutoff_len"] for row in plans(*one)["plans"]} == {cutoff}
+    shown = " ".join(run(*one).output.split())
+    assert said in shown
+    assert ("cuts none of" in shown) is (cutoff < 2048)
+    assert plans(*one, "--cutoff-len", "2048")["plans"][0]["cutoff_len"] == 2048
+    assert {each["cutoff_len"] for each in plans(*asked, "--machines", "h100,2xa100")["machines"]} == {cutoff}
+
+
 @pytest.mark.parametrize("length", [2048, 32768])
 def test_one_device_takes_torchruns_memory_settings_only_where_it_needs_them(length: int) -> None:
     """They come with DeepSpeed; a plain launch fills its cache with the lengths of earlier batches."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from validator import dataset
 from validator.check import worker_pool
 from validator.commands import options, preflight
 from validator.errors import RecipeError
@@ -214,6 +215,8 @@ def command(
     stage, samples = planner.stage_and_samples(stage, samples, data)
     made_for = None if model and data else samples  # beside data of one's own the header says how many are recommended
     registry, offers = data.registry if data else None, list[MachineOffer]()
+    if registry and model and cutoff_len is None:
+        registry = planner.with_longest_sample(registry, model, stage, dataset.longest_sample)
     if model and machines:
         known = find_model_by_any_name(model)
         asked = RentalQuestion(known, made_for, host_ram, cutoff_len, method, stage, registry, network, price)

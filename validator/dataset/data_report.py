@@ -376,17 +376,25 @@ _REPORTED_ISSUES = ("exact duplicates", "empty answers", "empty prompts", "contr
 def summarize_data(run: RunSettings) -> tuple[list[str], bool]:
     """Return a summary of the run's data as a few lines of text, and True if LLaMA-Factory would stop because of the
     data. There are no lines if the data are too large to be read quickly, or cannot be read."""
-    files = [path for dataset in run.data.datasets for path in dataset.files]
     try:
-        if not all(map(_is_small, files)) or sum(path.stat().st_size for path in files) > _MAX_BYTES:
-            return [], False
-        found = build_report(run, False, _BlockBudget(len(files)))
+        found = quick_report(run)
     except TooLargeError as err:
         return [f"data: not looked into: {err}"], False
     except (RecipeError, OSError):
         return [], False
+    if found is None:
+        return [], False
     # Streamed rows are read while training; the run may end before the one that is to blame.
     return list(_report_lines(found)), bool(found.problems) and not run.args.flag("streaming")
+
+
+def quick_report(run: RunSettings) -> DataReport | None:
+    """Return the report on the run's data, without near duplicates; None if the data are too large to be read quickly.
+    Raises TooLargeError if they are large when unpacked, RecipeError or OSError if they cannot be read."""
+    files = [path for dataset in run.data.datasets for path in dataset.files]
+    if not all(map(_is_small, files)) or sum(path.stat().st_size for path in files) > _MAX_BYTES:
+        return None
+    return build_report(run, False, _BlockBudget(len(files)))
 
 
 def _is_small(path: Path) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -38,6 +39,7 @@ from validator.recipe.recipe_file import load_recipe
 from validator.rows.entry_inference import ROW_KINDS, TRAINABLE_STAGES
 from validator.run import recipe_labels
 from validator.run.dataset_registry import Registry
+from validator.run.settings import RunSettings
 from validator.run.simulated import FindSimulations, PlanSimulations
 
 if TYPE_CHECKING:
@@ -231,6 +233,22 @@ def _require_fsdp_support(model: Model, target: Machine, methods: Sequence[str])
         why = "4-bit weights are not planned with FSDP"
     if why:
         raise RecipeError(f"{why}; leave out --fsdp")
+
+
+def with_longest_sample(
+    own: Registry, model: str, stage: str, measure: Callable[[RunSettings], int | None]
+) -> Registry:
+    """Return the user's own data with the length of their longest sample, by the tokenizer and the template of the
+    model. `measure`: returns this length for a run that trains on the data. Text that is packed into blocks
+    (stage pt), data for a model that is not known, and so few that none are held back, which tell little of those to
+    come, are returned as they are."""
+    with suppress(RecipeError):
+        if stage != "pt":
+            known, machine = models.find_model_by_any_name(model), devices.parse_machine("1xcpu")
+            draft = NewRecipe(known, machine, "lora", stage=stage, own_datasets=own)
+            if draft.evaluates:
+                return own._replace(longest_sample=measure(replace(draft, no_evaluation="no row is left out").run))
+    return own
 
 
 def stage_and_samples(stage: str | None, samples: int | None, own: UserData | None) -> tuple[str, int | None]:

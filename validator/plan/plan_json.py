@@ -60,6 +60,7 @@ def answer_notes(answer: Answer) -> Iterator[str]:
         )
     if answer.best:
         yield from _template_notes(answer.best.draft)
+        yield from _length_notes(answer.best.draft)
         yield from _sample_notes(answer.best.draft, answer.samples)
 
 
@@ -133,6 +134,20 @@ def _model_choice_notes(answer: Answer) -> Iterator[str]:
     yield f"{came}; --model NAME takes any other"
     if answer.best:
         yield from _sample_notes(answer.best.draft, answer.samples)
+
+
+def _longest_sample(draft: NewRecipe) -> int | None:
+    return draft.own_datasets.longest_sample if draft.own_datasets else None
+
+
+def _length_notes(draft: NewRecipe) -> Iterator[str]:
+    """Yield that a shorter `cutoff_len` than the usual one is taken because all samples are shorter, if it is."""
+    longest = _longest_sample(draft)
+    if longest and longest <= draft.length < USUAL_LENGTHS[0]:
+        yield (
+            f"cutoff_len {draft.length} cuts none of your samples, of which the longest has up to {longest:,} tokens; "
+            "--cutoff-len leaves room for longer ones"
+        )
 
 
 def _sample_notes(draft: NewRecipe, samples: int | None) -> Iterator[str]:
@@ -376,7 +391,7 @@ def _what_is_given_up(plan: Plan) -> Iterator[str]:
     if draft.liger:
         yield "needs liger-kernel"
     yield from (f"needs {package}" for package in draft.packages)
-    if draft.length < USUAL_LENGTHS[0]:
+    if draft.length < (_longest_sample(draft) or USUAL_LENGTHS[0]):
         yield f"samples cut at {draft.length} tokens"
 
 

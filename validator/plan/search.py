@@ -37,6 +37,7 @@ SPEED_CLASSES = ("fastest", "fast", "medium", "slow", "slowest")
 # Classes in which every step waits for host memory.
 _HOST_MEMORY_CLASSES = ("slow", "slowest")
 USUAL_LENGTHS = (2048, 1024, 512)
+_LENGTH_STEP = 128  # tokens
 _OVERHEAD_TERMS = (
     TimeTerm.KERNEL_LAUNCHES,
     TimeTerm.COMMUNICATION,
@@ -209,9 +210,13 @@ def loaded_experts(start: NewRecipe) -> float:
 def lengths_to_try(start: NewRecipe) -> list[int]:
     """Return the sample lengths, in tokens, to try if the user names none, longest first: the usual lengths, extended
     if the images of a sample need more. For a model with fewer positions than every usual length, its number of
-    positions."""
+    positions. If the longest sample of the user's own data is known to be shorter than that, the first length is the
+    next multiple of 128 above it."""
     longest = start.model.positions or USUAL_LENGTHS[0]
     lengths = [each for each in USUAL_LENGTHS if each <= longest] or [longest]
+    if start.own_datasets and start.own_datasets.longest_sample:
+        enough = max(-(-start.own_datasets.longest_sample // _LENGTH_STEP) * _LENGTH_STEP, lengths[-1])
+        lengths = [min(enough, lengths[0]), *(each for each in lengths if each < enough)]
     return list(dict.fromkeys(replace(start, length=each).length_with_images for each in lengths))
 
 

@@ -114,11 +114,13 @@ class Dataset:
 
 
 class Registry(NamedTuple):
-    """The entries of a dataset_info.json by name. `problem`: why the file could not be read; None if it could."""
+    """The entries of a dataset_info.json by name. `problem`: why the file could not be read; None if it could.
+    `longest_sample`: tokens that no sample of the data sets exceeds; None if not known."""
 
     folder: Path
     entries: Mapping[str, Any] = MappingProxyType({})
     problem: str | None = None
+    longest_sample: int | None = None
 
     @property
     def path(self) -> Path:
