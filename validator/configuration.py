@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from validator.errors import ConfigurationError, RecipeError
 from validator.finding import FindingOptions, PathSeverity, Severity
 from validator.knowledge import devices, releases
-from validator.knowledge.file_kinds import TOML_NAME, YAML_NAME
+from validator.knowledge.file_kinds import CONFIGURATION_FILES, TOML_NAME, YAML_NAME
 from validator.recipe import known_folders, safe_read
 from validator.recipe.recipe_file import Document, load_recipe, with_header_fields, with_missing_header_fields
 from validator.recipe.suggestions import suggest, unknown_name
@@ -33,7 +33,7 @@ _RELEASES = "releases"
 _MAX_CHARACTERS = 1 << 16
 _MAX_ENTRIES, _MAX_WORD = 200, 300  # of a list or a table; characters of a word
 # A header or a key of the table; most files with the name have neither, such as the one that defines the command.
-_MENTIONS_TABLE = re.compile(rb"""tool\s*\.\s*["']?lmf-recipes|lmf-recipes["']?\s*(=\s*\{|\.)""")
+_MENTIONS_TABLE = re.compile(rb"""tool\s*\.\s*["']?lmf[-_]recipes|lmf[-_]recipes["']?\s*(=\s*\{|\.)""")
 # tomllib takes minutes for a key of thousands of parts
 _MANY_PARTS = re.compile(r"(?:[\w\"' \t-]{1,60}\.){24}")
 _ADDED_BY_SECTIONS = ("ignore", "path-prefixes", "packages")
@@ -182,12 +182,12 @@ def _for_file(place: str, settings: Mapping[str, Any], file: Path) -> Configurat
 def _read_folder(folder: Path) -> tuple[str, Mapping[str, Any]] | None:
     """Return the path and the settings of the configuration file in a folder; None if it has none. A pyproject.toml
     without our table is passed by."""
-    for name, read in ((YAML_NAME, _read_yaml), (TOML_NAME, _read_toml)):
+    for name in CONFIGURATION_FILES:
         if not safe_read.path_kind(folder / name):
             continue
         shown = str(relative_to_cwd(folder / name))
         try:
-            found = read(folder / name)
+            found = _read_toml(folder / name) if name == TOML_NAME else _read_yaml(folder / name)
             if found is not None:
                 return shown, _parse_table(found, "", sections=True)
         except RecipeError as err:
@@ -229,6 +229,8 @@ def _read_toml(file: Path) -> Any:
     except (ValueError, RecursionError) as err:
         why = str(err).lower() if isinstance(err, tomllib.TOMLDecodeError) else "it cannot be read"
         raise RecipeError(f"is not valid TOML: {clip(why)}") from None
+    if isinstance(tool, dict) and (other := _TABLE.replace("-", "_")) in tool:
+        raise RecipeError(f"[tool.{other}] is read by nothing; write [tool.{_TABLE}]")
     return tool.get(_TABLE) if isinstance(tool, dict) else None
 
 

@@ -58,6 +58,7 @@ FOUND = [
     ({"configs/.lmf-recipes.yaml": "host-ram: 64", ".lmf-recipes.yaml": "machine: 1xt4-16g"}, None),
     ({"../.lmf-recipes.yaml": "machine: 1xt4-16g"}, None),  # outside of the repository
     ({".lmf-recipes.yaml": ""}, None),
+    ({"pyproject.toml": f"{TABLE}machine = '1xt4-16g'", ".lmf-recipes.yml": "machine: 1xl40s-48g"}, "1xl40s-48g"),
 ]  # fmt: skip
 
 
@@ -391,6 +392,7 @@ BAD = [
     ("per-folder = ['a']", "`per-folder` takes sections by folder"),
     ("per-folder = {a = 1}", "per-folder.a is no table of settings"),
     ("per-folder.a.per-folder.b.machine = '1xt4-16g'", "setting of `per-folder.a` `per-folder` is not known"),
+    ("[tool.lmf_recipes]\nmachine = '1xt4-16g'", "[tool.lmf_recipes] is read by nothing; write [tool.lmf-recipes]"),
     ("machine = ", "is not valid TOML"),
     ("machine = '1xt4-16g'\nmachine = '1xt4-16g'", "is not valid TOML"),
 ]

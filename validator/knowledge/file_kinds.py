@@ -19,7 +19,8 @@ from validator.recipe.recipe_file import find_header_block
 from validator.recipe.safe_read import path_kind, read_bytes
 
 RECIPE, DEEPSPEED, ACCELERATE, REGISTRY, UNKNOWN = "recipe", "deepspeed", "accelerate", "registry", "unknown"
-CONFIGURATION_FILES = YAML_NAME, TOML_NAME = ".lmf-recipes.yaml", "pyproject.toml"
+YAML_NAME, TOML_NAME = ".lmf-recipes.yaml", "pyproject.toml"
+CONFIGURATION_FILES = (YAML_NAME, ".lmf-recipes.yml", TOML_NAME)  # the first in a folder counts
 _CONFIGURATION = "configuration"
 _ROWS = "rows"
 _JUDGED = (RECIPE, DEEPSPEED, ACCELERATE, REGISTRY)

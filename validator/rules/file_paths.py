@@ -257,10 +257,10 @@ def _relative_paths(run: RunSettings) -> Iterator[tuple[str, str]]:
 
 def _location(run: RunSettings, key: str, path: str) -> tuple[Path, bool] | None:
     """Return where a relative path of the recipe leads, and True if it leads there from the working directory."""
-    if key != "dataset_dir":
+    if key != "dataset_dir" or not run.workspace.find(path):
         return run.workspace.find(path)
     folder = run.workspace.find_dataset_dir(str(Path(path).parent))
-    return (folder[0] / Path(path).name, folder[1]) if folder else None
+    return (folder[0] / REGISTRY_FILE, folder[1]) if folder else None
 
 
 def _deepspeed_file_name(run: RunSettings) -> str | None:
