@@ -13,7 +13,7 @@ from typing import NamedTuple
 from validator.errors import RecipeError
 from validator.escaping import shell_join
 from validator.finding import Assumption, Diagnostic, Severity, Verdict
-from validator.knowledge import devices, guidance, models
+from validator.knowledge import devices, guidance, models, unknown_models
 from validator.knowledge.devices import Machine
 from validator.knowledge.file_kinds import require_recipe
 from validator.knowledge.near_models import near_models
@@ -96,29 +96,27 @@ def recipe_path(word: str) -> Path:
 
 def hint_for_unknown_name(name: str, other_names: Sequence[str] = ()) -> str:
     """Return a hint to append to the message for an unknown recipe name. If a recipe has exactly this name, the hint is
-    that name. If a machine or a model has it, the hint is the command that lists its recipes. Otherwise the hint is the
-    most similar recipe or name of `other_names`; but if the name begins with a model and that recipe is for a machine
-    that the name does not have, it is the command that lists the model's recipes. Else the hint names recipes of the
-    model's family, or the command that lists all."""
+    that name. If a machine or a model has it, the hint is the command that lists its recipes. If the name begins with a
+    model or a family of models, the most similar recipe is the hint only if it is for the machine in the name, because
+    it may be for another vendor's devices; else the hint is the command that lists the model's recipes, or the models
+    of the family. Of another name the most similar recipe or name of `other_names` is the hint."""
     if name in recipe_names():
         return f"; the catalogue's is `{name}`, without a folder"
     if devices.is_machine(name):
         return f"; it is a machine: see `lmf-recipes list --machine {name}`"
     if _is_model(name):
         return f"; it is a model: see `lmf-recipes list --model {name}`"
-    near = near_models(name)
-    similar = nearest_name(name, [*recipe_names(), *other_names])
+    similar, near = nearest_name(name, [*recipe_names(), *other_names]), near_models(name)
     further = [word for word in name.removeprefix(near.beginning).split("-") if word] if near else []
     machines = {*filter(devices.is_machine, further)}
-    if near and near.has_size and not (similar and machines and machines <= {*similar.split("-")}):
-        methods = [word for each in further if each in guidance.TUNING_METHODS for word in ("--method", each)][:2]
-        return f"; see `{shell_join(['lmf-recipes', 'list', '--model', near.names[0], *methods])}`"
-    if similar:
+    if similar and (near is None or (machines and machines <= {*similar.split("-")})):
         return f"; did you mean `{similar}`?"
-    family = [each for each in recipe_names() if near and each.startswith(f"{near.beginning.lower()}-")]
-    begin = f"{len(family)} {'recipe begins' if len(family) == 1 else 'recipes begin'}"
-    few = f"; {begin} with `{near.beginning}`, such as `{family[0]}`" if near and family else ""
-    return f"{few}; `lmf-recipes list` shows all"
+    if near is None:
+        return "; `lmf-recipes list` shows all"
+    if not near.has_size:
+        return f"; {unknown_models.near_models_hint(near)} `lmf-recipes list --model M` names the recipes of one"
+    methods = [word for each in further if each in guidance.TUNING_METHODS for word in ("--method", each)][:2]
+    return f"; see `{shell_join(['lmf-recipes', 'list', '--model', near.names[0], *methods])}`"
 
 
 def _is_model(name: str) -> bool:
@@ -266,7 +264,7 @@ def locate_file(recipe: str, overrides: Sequence[str] = ()) -> LocatedRecipe:
         path = Path(recipe)
         if _SETTING.match(recipe):
             raise RecipeError(f"`{recipe}` is no file; a setting comes behind the recipe, such as `mine.yaml {recipe}`")
-        is_name = recipe == path.name and not path.suffix
+        is_name = recipe == path.name and not re.match(r"\.[a-z]", path.suffix)  # .7-lora of glm4.7-lora is no suffix
         near_recipe = _recipe_name(path) in recipe_names() or nearest_name(_recipe_name(path), recipe_names())
         if is_name or near_recipe or (path.suffix not in RECIPE_SUFFIXES and _is_model(recipe)):
             near_file = safe_read.near_path(recipe)

@@ -162,12 +162,15 @@ def _named_options(words: Sequence[str]) -> list[str]:
     none."""
     named = []
     for word in words:
-        is_method = word.lower() in TUNING_METHODS
-        option = (
-            "--machine" if is_machine(word) else "--method" if is_method else "--model" if near_models(word) else ""
-        )
-        named += [option, word.lower() if is_method else word]
-    return named if "" not in named else []
+        if is_machine(word):
+            named += ["--machine", word]
+        elif word.lower() in TUNING_METHODS:
+            named += ["--method", word.lower()]
+        elif near := near_models(word):
+            named += ["--model", near.names[0] if near.has_size and not near.is_family else word]
+        else:
+            return []
+    return named
 
 
 def hint(err: click.ClickException) -> str:

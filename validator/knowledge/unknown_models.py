@@ -61,7 +61,7 @@ def unknown_asked_model_message(name: str) -> str:
         return f"model `{name}` is not known: it is no folder with a config.json{hint}"
     near, spelled = near_models(name), _near_name(name)
     if near and (near.is_family or not spelled or not (near.is_general or near.has_name(spelled))):
-        hint = _near_models_hint(near)
+        hint = near_models_hint(near)
     elif found := spelled or folder:
         hint = f"did you mean `{found}`?"
     else:
@@ -69,7 +69,7 @@ def unknown_asked_model_message(name: str) -> str:
     return f"model `{name}` is not known; {hint} any other model is named by a folder with its config.json"
 
 
-def _near_models_hint(near: NearModels) -> str:
+def near_models_hint(near: NearModels) -> str:
     """Return which known models are near a name: all of a family as far as they fit a line, or the nearest few."""
     number = _MAX_FAMILY_NAMES if near.is_family else _MAX_NEAR_NAMES
     listed = ", ".join(f"`{each}`" for each in near.names[:number])
