@@ -19,7 +19,7 @@ from validator.recipe.suggestions import suggest, unknown_name
 from validator.rows import entry_inference
 from validator.rows.csv_rows import separator_fault
 from validator.rows.dataset_attr import SAMPLE_PARTS, SOURCE_OF_KEY
-from validator.rules import file_paths, subjects
+from validator.rules import subjects
 from validator.rules.missing_paths import git_ignores, is_missing, registry_is_elsewhere
 from validator.rules.rule import ERROR, MAX_FINDINGS, WARNING, Findings, rule
 from validator.rules.subjects import PlaceIn
@@ -77,10 +77,9 @@ def registry_missing(run: RunSettings) -> Findings:
     Fix: set `dataset_dir` to the folder of the registry that defines the data sets (default `data`, from the working
     directory); or `lmf-recipes data FILE --register NAME` creates it.
     """
-    # PTH001 says it if the DeepSpeed file is missing, too.
     registry = f"{run.args.get('dataset_dir')}/{dataset_registry.REGISTRY_FILE}"
     is_absent = _is_registry_missing(run) and not registry_is_elsewhere(run)
-    if is_absent and not run.data.is_tokenized and not file_paths.registry_missing_too(run):
+    if is_absent and not run.data.is_tokenized:
         names = [name for key in ("dataset", "eval_dataset") for name in run.args.words(key)]
         shipped = next(filter(None, (_shipped_with_llamafactory(name, {}) for name in names)), "")
         command = next(filter(None, (_register_command(run, name) for name in names)), "")

@@ -20,7 +20,7 @@ from validator.recipe.known_folders import catalogue_root
 from validator.recipe.safe_read import read_json
 from validator.recipe.suggestions import suggest
 from validator.rules import subjects
-from validator.rules.missing_paths import has_variable, is_missing, registry_is_elsewhere
+from validator.rules.missing_paths import has_variable, is_missing
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule, set_value
 from validator.rules.subjects import PlaceIn, in_json_setting
 from validator.run import model_files
@@ -50,9 +50,7 @@ def deepspeed_missing(run: RunSettings) -> Findings:
     name = _deepspeed_file_name(run)
     if name and is_missing(run, name, "file"):
         missing = f"`{name}` does not exist in the working directory, nor in a folder above the recipe"
-        registry = registry_missing_too(run)
-        both = f", and `{registry}` does not, either; start in the folder that holds both" if registry else ""
-        yield "deepspeed", f"{missing}{both}{assumption(run, 'deepspeed')}{_deepspeed_file_remedy(run, name)}"
+        yield "deepspeed", f"{missing}{assumption(run, 'deepspeed')}{_deepspeed_file_remedy(run, name)}"
 
 
 def assumption(run: RunSettings, key: str) -> str:
@@ -91,20 +89,6 @@ def assumed_model(run: RunSettings) -> str:
     known_from = f"as `{model.identified_from}` starts from that model and writes to this folder"
     why = {"name": "by its name", "run": known_from, "recipe": f"by {model.identified_from}"}
     return f"{model.name}{quantized}, {why[model.identified_by]}"
-
-
-def registry_missing_too(run: RunSettings) -> str | None:
-    """Return the path of dataset_info.json if it is missing together with the DeepSpeed file, and the recipe gives both
-    as relative paths. One message can then report both files. None in all other cases."""
-    name, folder = _deepspeed_file_name(run), run.args.get("dataset_dir")
-    read = run.data.registry is not None and not run.data.is_tokenized
-    if not read or not name or not isinstance(folder, str):
-        return None
-    registry = f"{folder}/{REGISTRY_FILE}"
-    relative = not (Path(name).is_absolute() or Path(folder).is_absolute())
-    no_registry = is_missing(run, registry, "data") and not registry_is_elsewhere(run)
-    both = relative and is_missing(run, name, "file") and no_registry
-    return registry if both else None
 
 
 def _deepspeed_file_remedy(run: RunSettings, name: str) -> str:

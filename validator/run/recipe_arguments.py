@@ -11,6 +11,7 @@ from validator.errors import RecipeError
 from validator.knowledge import tables
 from validator.physics import Band
 from validator.recipe.safe_read import parse_json
+from validator.recipe.suggestions import nearest_name
 
 
 class Arguments:
@@ -86,9 +87,9 @@ def without_unit(text: str) -> str:
 
 def intended_value(key: str, value: Any) -> Any:
     """Return the value that the user plainly meant by one that LLaMA-Factory refuses: 2 for "2" and 2.0, 4 for 4bit,
-    false for "false", sft for SFT, x for [x]. None if the meaning is not plain. The refused value is reported by
-    another rule; the intended value keeps the rules after it from judging by the default and reporting the same mistake
-    again."""
+    false for "false", sft for SFT and stf, x for [x]. None if the meaning is not plain. The refused value is reported
+    by another rule; the intended value keeps the rules after it from judging by the default and reporting the same
+    mistake again."""
     entry = tables.json_table("arguments")["arguments"].get(key, {})
     if isinstance(value, list) and len(value) == 1:
         (value,) = value
@@ -97,7 +98,7 @@ def intended_value(key: str, value: Any) -> Any:
     kinds, text = str(entry.get("type")).split("|"), without_unit(str(value).strip().lower())
     if entry.get("choices"):
         text = "no" if value is False else text
-        return text if text in entry["choices"] else None
+        return nearest_name(text, entry["choices"])
     if "bool" in kinds:
         return {"true": True, "false": False}.get(text)
     try:
