@@ -11,17 +11,17 @@ from validator.catalogue.bundled_recipes import words_as_typed
 from validator.escaping import shell_join
 from validator.output.explain_text import (
     HANGING,
-    SECONDS_PER_HOUR,
     format_time_change,
     head_lines,
     largest_memory_part,
     largest_time_term,
     needed_packages_phrase,
     no_time_phrase,
+    time_headline,
     timed_samples_phrase,
     total_amounts,
 )
-from validator.wording import distinguishing_decimals, format_duration, format_duration_range
+from validator.wording import distinguishing_decimals, format_duration
 from validator.wrapping import terminal_width, wrap_lines
 
 # Of the nearest changes so many are shown, and one for a run that fits, if it takes less than so much of the time.
@@ -29,6 +29,8 @@ _MAX_CHANGES, _FASTER = 2, 0.98
 _MORE = "every term, all changes and the launch commands: the same with --full"
 # Main memory of which the run may need more than this share is told.
 _LARGE_SHARE_OF_HOST = 0.5
+# A change names main memory if it takes so many times that of the run as it is.
+_OFFLOADING = 1.5
 
 
 def format_summary(explanation: Explanation, machine_words: Sequence[str] = ()) -> str:
@@ -82,14 +84,8 @@ def _time_rows(explanation: Explanation) -> Iterator[tuple[str, str]]:
         if unknown := no_time_phrase(explanation):
             yield "time", unknown
         return
-    step = format_duration(time.step_seconds.expected)
-    headline = f"a step takes {step}, hours follow from `samples:` in the header block"
-    if time.hours is not None:
-        low, expected, high = (SECONDS_PER_HOUR * hours for hours in time.hours)
-        band = format_duration_range(low, high)
-        about = "about " if time.samples and not time.samples.steps_exact else ""
-        headline = f"{band}, {format_duration(expected)} expected: {about}{time.steps:,} steps of {step}"
-        headline += f", {timed_samples_phrase(time.samples)}" if time.samples else ""
+    headline = time_headline(time, format_duration(time.step_seconds.expected))
+    headline += f", {timed_samples_phrase(time.samples)}" if time.hours and time.samples else ""
     yield "time", "; ".join([headline, *(f"assumed: {each}" for each in time.assumed)])
     yield "step", f"mostly {largest_time_term(time.step_seconds, time)}"
     if sums := [*total_amounts(explanation, time)]:
@@ -104,6 +100,8 @@ def _change_rows(explanation: Explanation) -> Iterator[tuple[str, str]]:
     changes = faster[:1] if explanation.verdict == "fits" else explanation.changes[:_MAX_CHANGES]
     for change in changes if explanation.verdict != "unknown" else ():
         written = ", ".join(f"`{setting}`" for setting in change.settings())
-        then = f"{change.device_gib:.1f} GiB per device, {change.verdict}{format_time_change(change.time_ratio)}"
+        moved = explanation.host_gib is not None and change.host_gib > _OFFLOADING * explanation.host_gib.expected
+        host = f", {change.host_gib:.0f} GiB of main memory per node" if moved else ""
+        then = f"{change.device_gib:.1f} GiB per device{host}, {change.verdict}{format_time_change(change.time_ratio)}"
         name = "faster" if explanation.verdict == "fits" else "change"
         yield name, "; ".join([f"{written}: {then}", *change.steps()])

@@ -246,7 +246,7 @@ def time_lines(explanation: Explanation) -> Iterator[str]:
             yield from ("", f"time: {unknown}")
         return
     yield ""
-    yield _time_headline(time)
+    yield f"time: {time_headline(time, _banded_step(time))}"
     if time.samples:
         yield f"  {timed_samples_phrase(time.samples)}"
     if time.correction is not None:
@@ -294,16 +294,19 @@ def _step_term_lines(time: RunTime) -> Iterator[str]:
     yield f"  largest: {largest_time_term(time.step_seconds, time)}"
 
 
-def _time_headline(time: RunTime) -> str:
+def _banded_step(time: RunTime) -> str:
     step, rate = time.step_seconds, f"{float(f'{time.tokens_per_second:.2g}'):,.0f} tokens/s"
-    each = f"{format_duration_band(step.low, step.expected, step.high)}, {rate}"
+    return f"{format_duration_band(step.low, step.expected, step.high)}, {rate}"
+
+
+def time_headline(time: RunTime, step: str) -> str:
+    """Return the time of the run and its number of steps. `step`: the time of a step, as text."""
     if time.hours is None:
-        return f"time: a step takes {each}; {_HOURS_UNKNOWN}"
-    hours = time.hours
-    band = format_duration_range(hours.low * SECONDS_PER_HOUR, hours.high * SECONDS_PER_HOUR)
+        return f"a step takes {step}; {_HOURS_UNKNOWN}"
+    low, expected, high = (SECONDS_PER_HOUR * hours for hours in time.hours)
     about = "about " if time.samples and not time.samples.steps_exact else ""
-    expected = format_duration(hours.expected * SECONDS_PER_HOUR)
-    return f"time: {band}, {expected} expected: {about}{time.steps:,} steps of {each}"
+    band = format_duration_range(low, high)
+    return f"{band}, {format_duration(expected)} expected: {about}{time.steps:,} steps of {step}"
 
 
 _FILES_NAMED = 2
