@@ -87,6 +87,11 @@ def test_setting(values: dict[str, Any], field: str, expected: object) -> None:
     assert getattr(workload(**values), field) == expected
 
 
+def test_attention_is_what_the_device_runs() -> None:
+    """A V100 has no FlashAttention-2, so LLaMA-Factory goes on without it."""
+    assert workload("8xv100-32g", flash_attn="fa2") == workload("8xv100-32g")
+
+
 @pytest.mark.parametrize(
     ("target", "roles"),
     [

@@ -41,16 +41,19 @@ def packed_length_uneven(run: RunSettings) -> Findings:
         yield "cutoff_len", text, set_value("cutoff_len", int(length // 8 * 8), safe=False)
 
 
-@rule("TRA608", ERROR, about=subjects.machine)
-def neat_packing_batches(run: RunSettings, machine: Machine) -> Findings:
+def _packs_with_flash_attention(run: RunSettings) -> bool:
+    return run.uses_flash_attention and run.batch.neat_packing and run.task.stage == "sft"
+
+
+@rule("TRA608", ERROR)
+def neat_packing_batches(run: RunSettings) -> Findings:
     """Neat packing with flash attention gets more than one packed sample at a time.
 
     Why: an assertion at the first step, after the data is tokenized and the model loaded on every rank.
     Source: llamafactory/data/collator.py:SFTDataCollatorWith4DAttentionMask.__call__
     Fix: `per_device_train_batch_size: 1` and a longer `cutoff_len`.
     """
-    asked = run.args.get("flash_attn") == "fa2" and run.batch.neat_packing and run.task.stage == "sft"
-    if asked and machine.device.flash_attention and run.batch.micro_batch > 1:
+    if _packs_with_flash_attention(run) and run.batch.micro_batch > 1:
         found = f"`neat_packing` with `flash_attn: fa2` takes 1 packed sample per device, not {run.batch.micro_batch}"
         yield "per_device_train_batch_size", f"{found}; set `per_device_train_batch_size: 1`"
 
@@ -190,8 +193,8 @@ def neat_packing_of_0_9_4(run: RunSettings) -> Findings:
         yield "neat_packing", f'{found}; write `# llamafactory: ">=0.9.5"` into the header block'
 
 
-@rule("TRA617", ERROR, about=subjects.machine, since="llamafactory 0.9.5")
-def neat_packing_unfit_for_model(run: RunSettings, machine: Machine) -> Findings:
+@rule("TRA617", ERROR, since="llamafactory 0.9.5")
+def neat_packing_unfit_for_model(run: RunSettings) -> Findings:
     """Neat packing with flash attention is used for a model for which LLaMA-Factory does not support it.
 
     Why: "Neat packing is not supported for gemma4, gpt_oss models", when the batches are set up, after the data is
@@ -199,9 +202,8 @@ def neat_packing_unfit_for_model(run: RunSettings, machine: Machine) -> Findings
     Source: llamafactory/data/collator.py:SFTDataCollatorWith4DAttentionMask.__post_init__
     Fix: `packing: true` alone, or no `flash_attn: fa2`.
     """
-    asked = run.args.get("flash_attn") == "fa2" and run.batch.neat_packing and run.task.stage == "sft"
     unfit = tuple(families.llamafactory_types("no_neat_packing"))
-    if asked and machine.device.flash_attention and str(run.args.get("template")).startswith(unfit):
+    if _packs_with_flash_attention(run) and str(run.args.get("template")).startswith(unfit):
         found = f"`neat_packing` with `flash_attn: fa2` does not work for template {run.args.get('template')}"
         yield "neat_packing", f"{found}; write `packing: true` in place of `neat_packing`"
 

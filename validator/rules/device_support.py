@@ -228,10 +228,11 @@ def no_flash_attention(run: RunSettings, device: Device) -> Findings:
     Why: flash-attn needs Ampere or later and cannot be used on V100 or T4; without the package LLaMA-Factory only
     warns and goes on with transformers' default. With it, the first step fails.
     Source: llamafactory/model/model_utils/attention.py:configure_attn_implementation, own (data sheets)
-    Fix: `flash_attn: auto`, or sdpa.
+    Fix: `flash_attn: auto`. Memory and time are those of the run that goes on.
     """
-    if run.args.get("flash_attn") == "fa2" and not device.flash_attention:
-        yield "flash_attn", f"{device.id} has no FlashAttention-2; write `flash_attn: sdpa`"
+    if run.args.get("flash_attn") == "fa2" and not run.uses_flash_attention:
+        found = f"{device.id} has no FlashAttention-2, so LLaMA-Factory goes on without it, or fails at the first step"
+        yield "flash_attn", f"{found} where its package is installed; write `flash_attn: auto`"
 
 
 @rule("DEV004", WARNING, about=subjects.device)

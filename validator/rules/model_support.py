@@ -231,8 +231,7 @@ def flash_attention_without_sinks(run: RunSettings, model: Model) -> Findings:
     Source: transformers/integrations/flash_attention.py:flash_attention_forward
     Fix: the earlier transformers in the message, also in the header block; or `flash_attn: auto`.
     """
-    used = run.machine is None or run.machine.device.flash_attention  # else LLaMA-Factory goes on without it
-    if used and run.args.get("flash_attn") == "fa2" and not (model.family.sinks or model.remote_code):
+    if run.uses_flash_attention and not (model.family.sinks or model.remote_code):
         newest, earlier = (version for _, version in releases.known_pairs()[:2])
         text = f"with transformers {newest} a run with `flash_attn: fa2` stops at the first step"
         older = f"install transformers {earlier} and write `# transformers: {earlier}` into the header block"

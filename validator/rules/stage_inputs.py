@@ -102,7 +102,7 @@ def _is_read(run: RunSettings, model: Model, row: Mapping[str, Any]) -> bool:
     """True if the model's class reads the input of a row in this run, by what the row says of releases, model and
     data."""
     spared = getattr(model.arch, row["unless"]) if "unless" in row else False
-    spared |= row.get("flash") is False and run.args.get("flash_attn") == "fa2"
+    spared |= row.get("flash") is False and run.uses_flash_attention
     if spared or not run.releases.requires(row.get("since", ""), row.get("until", "")):
         return False
     if row["beside"] == "anything":

@@ -50,9 +50,9 @@ def _has_new_tokenizer(run: RunSettings) -> bool:
 
 _CONDITIONS: Mapping[str, Callable[[RunSettings], bool]] = {
     "zero3": _loads_under_zero3,
-    "fa2": lambda run: run.args.get("flash_attn") == "fa2",
+    "fa2": lambda run: run.uses_flash_attention,
     "fa2_npu": lambda run: (
-        run.args.get("flash_attn") == "fa2" and run.machine is not None and run.machine.device.vendor == "ascend"
+        run.uses_flash_attention and run.machine is not None and run.machine.device.vendor == "ascend"
     ),
     "experts_ddp": _adapts_experts_in_ddp,
     "fp16": lambda run: run.args.flag("fp16"),

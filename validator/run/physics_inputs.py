@@ -19,8 +19,6 @@ from validator.run.quantization import loaded_bytes
 from validator.run.settings import RunSettings
 from validator.run.unfrozen_modules import UnfrozenLayers, saved_modules, unfrozen_layers
 
-_ATTENTION_KERNEL: dict[str, AttentionImplementation] = {"disabled": "eager", "fa2": "flash"}
-
 
 def make_workload(
     run: RunSettings,
@@ -65,7 +63,7 @@ def make_workload(
         accumulation=run.batch.accumulation,
         checkpointing=run.activation_checkpointing.mode,
         reentrant=run.activation_checkpointing.reentrant,
-        attention=_ATTENTION_KERNEL.get(str(run.args.get("flash_attn")), "sdpa"),
+        attention=attention(run),
         pads_batches=not run.batch.packing or run.batch.neat_packing,
         loss="fused" if fused and run.task.stage in ("pt", "sft") else "upcast",
         compiled=_is_compiled(run),
@@ -85,6 +83,12 @@ def make_workload(
     )
     old = run.releases.older_effects
     return with_older_effects(workload, old, run.task.stage) if old else workload
+
+
+def attention(run: RunSettings) -> AttentionImplementation:
+    """Return how the run computes attention."""
+    eager = run.args.get("flash_attn") == "disabled"
+    return "flash" if run.uses_flash_attention else "eager" if eager else "sdpa"
 
 
 def _rollout(run: RunSettings) -> Rollout | None:

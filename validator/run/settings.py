@@ -305,6 +305,13 @@ class RunSettings:
         return find_other_engine(self.args, self.deepspeed, sharded, self.workspace.recipe)
 
     @property
+    def uses_flash_attention(self) -> bool:
+        """True if FlashAttention-2 is asked for, and no device named lacks it. Where a device lacks it, flash-attn is
+        taken as not installed: LLaMA-Factory warns and goes on as without `flash_attn`
+        (model/model_utils/attention.py)."""
+        return self.args.get("flash_attn") == "fa2" and (self.machine is None or self.machine.device.flash_attention)
+
+    @property
     def ddp_needs_all_gradients(self) -> bool:
         """True if several processes train with DDP and `ddp_find_unused_parameters` is off, so that every trained
         parameter needs a gradient in every step."""

@@ -75,7 +75,6 @@ class SimulationRequest:
 
 
 _PRECISION_MODES = {"amp": "bf16", "pure": "pure_bf16", "engine": "engine", "fp32": "fp32"}
-_ATTENTION_NAMES = {"disabled": "eager", "fa2": "fa2"}
 _LOSS_STAGES = {"pt": "sft", "dpo": "dpo", "rm": "rm", "kto": "kto", "sft": "sft"}
 # Settings that change the model or the step in ways that the simulator does not follow.
 _UNSUPPORTED_KEYS = (
@@ -127,7 +126,7 @@ def request_for(
         seq_len=length,
         micro_batch=1 if run.task.stage == "kto" else run.batch.micro_batch,
         grad_ckpt=run.activation_checkpointing.mode != "off",
-        attn=_ATTENTION_NAMES.get(str(run.args.get("flash_attn")), "sdpa"),
+        attn="fa2" if run.uses_flash_attention else physics_inputs.attention(run),
         optimizer=optimizer,
         grad_accum=min(run.batch.accumulation, 2),
         freeze_layers=int(run.args.number("freeze_trainable_layers")),
