@@ -25,8 +25,8 @@ _SWITCHES = (
     "USE_RAY", "USE_V1", "USE_MCA", "USE_KT", "RECORD_VRAM", "FORCE_CHECK_IMPORTS",
 )  # fmt: skip
 _OTHER_TRAINERS = {
-    "USE_V1": "LLaMA-Factory's new trainer, which has other keys",
-    "USE_MCA": "Megatron, which has other keys",
+    "USE_V1": "LLaMA-Factory's new trainer",
+    "USE_MCA": "Megatron",
 }
 
 
@@ -54,7 +54,8 @@ def another_trainer(_run: RunSettings) -> Findings:
     """
     for name, what in _OTHER_TRAINERS.items():
         if node_environment.is_env_enabled(name):
-            yield None, f"the environment has {name}={os.environ[name]}, so the run goes to {what}; unset {name}"
+            found = f"the environment has {name}={os.environ[name]}, so the run goes to {what}"
+            yield None, f"{found}, which has other keys and is not judged; unset {name} to train without it"
 
 
 @rule("PAR203", WARNING, about=subjects.machine)

@@ -14,6 +14,7 @@ from validator.errors import RecipeError
 from validator.finding import Fix, Place, Severity
 from validator.knowledge import releases, tables
 from validator.knowledge.chat_templates import earlier_factories
+from validator.knowledge.node_environment import is_env_enabled
 from validator.knowledge.releases import ArgumentEntry, ReleasePair, ReleaseRange, argument_entry
 from validator.recipe.recipe_file import Document
 from validator.recipe.suggestions import nearest_name, suggest
@@ -32,7 +33,7 @@ _KEYS_JUDGED_BY_RULES = ("infer_backend", "export_quantization_bit")
 _MIN_SIMILARITY = 0.85
 _MAX_KEYS_WITH_HINT = 50  # a file with more strangers is no recipe, and to compare them takes long
 _BELONGS_IN_REGISTRY = "; they describe data and belong in dataset_info.json"
-_ENGINE_HINT = "; mcore_adapter (Megatron) reads it, with USE_MCA=1 in the environment; else the run stops at parsing"
+_ENGINE_HINT = "; mcore_adapter (Megatron) reads it where the environment has USE_MCA=1; set USE_MCA=1"
 _FORK_HINT = " or of any other known release; is it from a fork?"
 _FAILURE_MOMENTS = dict(zip("pdmtsevh", FailsAt, strict=True))  # by the letter of an outcome in data/values.json
 _VALUES_JUDGED_BY_RULES = ("quantization_method",)  # by TRA308 and TRA804, which know whether it is read
@@ -73,17 +74,19 @@ def check_schema(document: Document) -> list[Violation]:
     reported = {each.place.key for each in wrong_values}
     return [
         *remarks,
-        *find_unknown_keys([key for key in entries if key not in accepted and not _is_of_fork(document, key)], recipe),
+        *find_unknown_keys([key for key in entries if key not in accepted and not _is_taken(document, key)], recipe),
         *_keys_newer_than_release([key for key in entries if key in accepted], admitted),
         *wrong_values,
         *find_removed_and_foreign_keys({key: accepted[key] for key in accepted if key not in reported}, recipe),
     ]
 
 
-def _is_of_fork(document: Document, key: str) -> bool:
-    """True if the repository of the recipe holds a LLaMA-Factory that has the key."""
+def _is_taken(document: Document, key: str) -> bool:
+    """True if the repository of the recipe holds a LLaMA-Factory that has the key, or if the environment hands the
+    recipe to Megatron, which has it (PAR202)."""
     source = find_checkout(document.path)
-    return source is not None and source.has_key(key)
+    by_megatron = "engine" in tables.yaml_table("strangers").get(key.lower(), {}) and is_env_enabled("USE_MCA")
+    return by_megatron or (source is not None and source.has_key(key))
 
 
 def _is_choice_of_fork(document: Document, key: str) -> bool:
@@ -136,8 +139,7 @@ def find_unknown_keys(unknown: list[str], recipe: Keys) -> Iterator[Violation]:
             remedy = remedy if len(keys) == 1 else remedy.replace("is it", "are they").replace("reads it", "reads them")
             release = _newest_release_without(keys[0], recipe.judged_releases)[0]
             text = f"{quoted_names(keys)} {verb} of LLaMA-Factory {release}{remedy}"
-            severity = Severity.WARNING if keys is shared[_ENGINE_HINT] else Severity.ERROR
-            yield _key_violation("SCH001", severity, keys[0], text)
+            yield _key_violation("SCH001", Severity.ERROR, keys[0], text)
 
 
 def _keys_newer_than_release(keys: list[str], admitted: ReleaseRange) -> Iterator[Violation]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from validator.knowledge import tables
+from validator.knowledge.node_environment import is_env_enabled
 from validator.run.deepspeed import DeepSpeedConfig
 from validator.run.recipe_arguments import Arguments
 
@@ -14,7 +15,7 @@ def find_other_engine(args: Arguments, deepspeed: DeepSpeedConfig | None, sharde
     string if nothing does. `sharded`: True if the recipe itself names a DeepSpeed file, FSDP or an Accelerate file.
     `recipe`: its path."""
     strangers = tables.yaml_table("strangers") if any("parallel" in str(key) for key in args.values) else {}
-    if any("engine" in strangers.get(key, {}) for key in args.values):
+    if is_env_enabled("USE_MCA") or any("engine" in strangers.get(key, {}) for key in args.values):
         return "Megatron (mcore_adapter) is not judged"
     if args.flag("use_kt"):
         return "KTransformers is not judged"

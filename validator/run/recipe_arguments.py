@@ -90,7 +90,9 @@ def intended_value(key: str, value: Any) -> Any:
     false for "false", sft for SFT and stf, x for [x]. None if the meaning is not plain. The refused value is reported
     by another rule; the intended value keeps the rules after it from judging by the default and reporting the same
     mistake again."""
-    entry = tables.json_table("arguments")["arguments"].get(key, {})
+    entry = tables.json_table("arguments")["arguments"].get(key)
+    if entry is None:  # an unknown key, which only find_other_engine asks for
+        return value
     if isinstance(value, list) and len(value) == 1:
         (value,) = value
         if isinstance(value, str) and entry.get("type") == "str" and not entry.get("choices"):
