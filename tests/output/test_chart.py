@@ -104,12 +104,6 @@ def test_terms_and_slack_add_up_to_what_is_expected() -> None:
     assert float(slack[3]) == 10.0
 
 
-def test_the_short_form_says_what_main_memory_a_change_takes_beside_that_of_the_device() -> None:
-    offload = Change({"deepspeed": "deepspeed/ds_z3_offload.json"}, 15.7, 163.0, "fits", "")
-    shown = explain_summary.format_summary(replace(EXPLANATION, changes=[offload]))
-    assert "ds_z3_offload.json`: 15.7 GiB per device, 163 GiB of main memory per node, fits" in shown
-
-
 @pytest.mark.parametrize("missing", ["machine", "model", "device_gib", "host_gib", "disk_gib", "time", "cost"])
 def test_what_is_not_known_is_left_out(missing: str) -> None:
     unknown: dict[str, Any] = {missing: None}

@@ -20,15 +20,20 @@ from validator.run.model_release import (
 from validator.run.settings import RunSettings
 
 
-def _allowed_pairs(run: RunSettings, kinds: Sequence[str]) -> tuple[list[ReleasePair], list[ReleasePair]]:
-    """Return the pairs of releases that the header block allows, newest first, and those of them that cannot load a
-    model of these types."""
-    pairs = run.releases.pairs_among(reversed(model_classes.listed_releases())) if kinds else []
-    return pairs, [pair for pair in pairs if not model_classes.is_loadable(kinds, pair)]
+def _types_and_pairs(run: RunSettings) -> list[tuple[Sequence[str], list[ReleasePair]]]:
+    """Return the model's types and the pairs of releases that the header block allows, newest first, as the one subject
+    of the rules here."""
+    kinds = model_types(run)
+    return [(kinds, run.releases.pairs_among(reversed(model_classes.listed_releases())) if kinds else [])]
 
 
-@rule("TRA907", ERROR)
-def releases_without_model(run: RunSettings) -> Findings:
+def _lacking(kinds: Sequence[str], pairs: list[ReleasePair]) -> list[ReleasePair]:
+    """Return the pairs of releases that cannot load a model of these types."""
+    return [pair for pair in pairs if not model_classes.is_loadable(kinds, pair)]
+
+
+@rule("TRA907", ERROR, about=_types_and_pairs)
+def releases_without_model(run: RunSettings, kinds: Sequence[str], pairs: list[ReleasePair]) -> Findings:
     """No release that the header block allows can load the model.
 
     Why: transformers knows the models that it was released with; of a newer one "Transformers does not recognize this
@@ -38,17 +43,15 @@ def releases_without_model(run: RunSettings) -> Findings:
         llamafactory/model/loader.py:load_model
     Fix: the releases that the message names, in the header block and installed; or another model.
     """
-    kinds = model_types(run)
-    pairs, lacking = _allowed_pairs(run, kinds)
-    if pairs and len(pairs) == len(lacking):
+    if pairs and len(pairs) == len(_lacking(kinds, pairs)):
         several = len({version for _, version in pairs}) > 1
         others = ", and no other release that the header block allows can load it" if several else ""
         remedy = _install_remedy(run, kinds) or f"{no_release_clause(kinds)}; choose another model"
         yield _release_field(run), f"{_problem(run, kinds, pairs[0])}{others}; {remedy}"
 
 
-@rule("TRA908", WARNING)
-def releases_partly_without_model(run: RunSettings) -> Findings:
+@rule("TRA908", WARNING, about=_types_and_pairs)
+def releases_partly_without_model(run: RunSettings, kinds: Sequence[str], pairs: list[ReleasePair]) -> Findings:
     """Some of the releases that the header block allows cannot load the model, or lack the template.
 
     Why: a machine on which one of them is installed passes for fit, and the run ends there: for want of the template
@@ -58,8 +61,7 @@ def releases_partly_without_model(run: RunSettings) -> Findings:
         llamafactory/model/loader.py:load_model, llamafactory/data/template.py:get_template_and_fix_tokenizer
     Fix: the range of releases that the message names, in the header block.
     """
-    kinds = model_types(run)
-    pairs, lacking = _allowed_pairs(run, kinds)
+    lacking = _lacking(kinds, pairs)
     found, is_allowed = _loading_releases(run, kinds) if 0 < len(lacking) < len(pairs) else (None, False)
     if found:
         problem = f"the header block also allows releases without this model: {_problem(run, kinds, lacking[0])}"
@@ -83,8 +85,8 @@ def _broken_pairs(run: RunSettings, kinds: Sequence[str], pairs: Sequence[Releas
     return [(pair, one) for pair, one in each if one.admits(dict(zip(releases.RELEASE_FIELDS, pair, strict=True)))]
 
 
-@rule("TRA910", ERROR)
-def releases_broken_for_model(run: RunSettings) -> Findings:
+@rule("TRA910", ERROR, about=_types_and_pairs)
+def releases_broken_for_model(run: RunSettings, kinds: Sequence[str], pairs: list[ReleasePair]) -> Findings:
     """All releases that the header block allows are known to fail with the model.
 
     Why: they have the model, and a mistake of theirs ends the run while it loads, or has it train weights that are not
@@ -94,15 +96,13 @@ def releases_broken_for_model(run: RunSettings) -> Findings:
         llamafactory/model/loader.py:load_model
     Fix: the releases that the message names, in the header block and installed.
     """
-    kinds = model_types(run)
-    pairs, _ = _allowed_pairs(run, kinds)
     fatal = [hit for hit in _broken_pairs(run, kinds, pairs) if hit[1].effect != "loses"]
     if fatal and {pair for pair, _ in fatal} == {*pairs}:
         yield _release_field(run), _broken_message(run, kinds, *fatal[0])
 
 
-@rule("TRA938", WARNING)
-def releases_partly_broken_for_model(run: RunSettings) -> Findings:
+@rule("TRA938", WARNING, about=_types_and_pairs)
+def releases_partly_broken_for_model(run: RunSettings, kinds: Sequence[str], pairs: list[ReleasePair]) -> Findings:
     """Some of the releases that the header block allows are known to fail with the model, or lose a part of it.
 
     Why: a machine on which one of them is installed passes for fit, and the run ends there or is worth nothing. The
@@ -112,8 +112,6 @@ def releases_partly_broken_for_model(run: RunSettings) -> Findings:
         llamafactory/model/loader.py:load_model
     Fix: the range of releases that the message names, in the header block.
     """
-    kinds = model_types(run)
-    pairs, _ = _allowed_pairs(run, kinds)
     hits = _broken_pairs(run, kinds, pairs)
     if hits and {pair for pair, broken in hits if broken.effect != "loses"} != {*pairs}:
         some = len(pairs) > 1 and not hits[0][1].instead
