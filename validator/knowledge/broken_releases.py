@@ -13,7 +13,7 @@ _EVERY_TYPE = "any"
 
 class BrokenReleases(NamedTuple):
     """Releases with which a model type cannot be trained. `releases`: the range of each package; all of them must
-    hold. `when`: the condition that the run meets; empty for every run. `effect`: the run stops, is ruined, or loses a
+    hold. `named`: the start of the names of the models that are meant; empty for all. `when`: the condition that the run meets; empty for every run. `effect`: the run stops, is ruined, or loses a
     part of the model. `what`: what happens, as a clause for a message whose subject are the releases. `instead`: the
     remedy, if another transformers release is none."""
 
@@ -22,6 +22,7 @@ class BrokenReleases(NamedTuple):
     what: str
     effect: Literal["stops", "ruins", "loses"]
     when: str = ""
+    named: str = ""
     instead: str = ""
 
     def admits(self, versions: Mapping[str, str]) -> bool:

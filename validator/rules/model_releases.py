@@ -116,7 +116,9 @@ def releases_partly_broken_for_model(run: RunSettings, kinds: Sequence[str], pai
     if hits and {pair for pair, broken in hits if broken.effect != "loses"} != {*pairs}:
         some = len(pairs) > 1 and not hits[0][1].instead
         also = "the header block also allows releases that fail with this model: " if some else ""
-        yield _release_field(run), f"{also}{_broken_message(run, kinds, *hits[0])}"
+        setting = hits[0][1].when  # fp16 is also the key that asks for it
+        place = setting if run.args.is_set(setting) else _release_field(run)
+        yield place, f"{also}{_broken_message(run, kinds, *hits[0])}"
 
 
 def _broken_message(run: RunSettings, kinds: Sequence[str], pair: ReleasePair, broken: BrokenReleases) -> str:

@@ -20,7 +20,8 @@ def broken_for_run(run: RunSettings, kinds: Sequence[str]) -> list[BrokenRelease
     """Return the releases that cannot train the run's model as the recipe says. `kinds`: the model's type first (see
     `model_types`); empty if it is not known."""
     found = broken_releases(kinds[0]) if kinds else ()
-    return [each for each in found if not each.when or _CONDITIONS[each.when](run)]
+    applying = (each for each in found if not each.when or _CONDITIONS[each.when](run))
+    return [each for each in applying if str(run.model_name).startswith(each.named)]
 
 
 def _loads_under_zero3(run: RunSettings) -> bool:
