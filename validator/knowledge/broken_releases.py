@@ -13,9 +13,10 @@ _EVERY_TYPE = "any"
 
 class BrokenReleases(NamedTuple):
     """Releases with which a model type cannot be trained. `releases`: the range of each package; all of them must
-    hold. `named`: the start of the names of the models that are meant; empty for all. `when`: the condition that the run meets; empty for every run. `effect`: the run stops, is ruined, or loses a
-    part of the model. `what`: what happens, as a clause for a message whose subject are the releases. `instead`: the
-    remedy, if another transformers release is none."""
+    hold. `when`: the condition that the run meets; empty for every run. `named`: the start of the names of the models
+    that are meant; empty for all. `effect`: the run stops, is ruined, or loses a part of the model. `what`: what
+    happens, as a clause for a message whose subject are the releases. `instead`: the remedy, if another transformers
+    release is none."""
 
     types: tuple[str, ...]
     releases: Mapping[str, str]

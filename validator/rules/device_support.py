@@ -11,6 +11,7 @@ from validator.knowledge.optimizers import optimizer_choice
 from validator.knowledge.releases import range_admits
 from validator.rules import subjects
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, remove_keys, rename_key, rule
+from validator.run.broken_run import overflows_in_fp16
 from validator.run.settings import RunSettings
 
 # optimizer -> who makes the devices that the package behind it needs
@@ -193,11 +194,16 @@ def no_bf16(run: RunSettings, device: Device) -> Findings:
     planned for bf16 does not end in its time; this is the one refusal of what LLaMA-Factory would start.
     Source: transformers/training_args.py:TrainingArguments._validate_args,
     transformers/utils/import_utils.py:is_torch_bf16_gpu_available, own (data sheets)
-    Fix: `fp16: true` instead of `bf16: true`; on a GPU from Ampere on and on Ascend 910B keep bf16.
+    Fix: `fp16: true` instead of `bf16: true`, or neither for a model whose numbers fp16 cannot hold; on a GPU from
+    Ampere on and on Ascend 910B keep bf16.
     """
     how = "" if device.vendor == "ascend" else ", and torch emulates it in 32 bits, many times slower"
     for key in _BF16_KEYS if not device.bf16 and not run.args.flag("use_cpu") else ():
         if run.args.flag(key):
+            if overflows_in_fp16(run):
+                remedy = f"remove `{key}`, as fp16 cannot hold the numbers of this model"
+                yield key, f"{device.id} has no bf16{how}; {remedy}", remove_keys(key, safe=False)
+                continue
             instead = "fp16_full_eval" if key == "bf16_full_eval" else "fp16"
             fix = None if key == "pure_bf16" or instead in run.args.values else rename_key(key, instead, safe=False)
             yield key, f"{device.id} has no bf16{how}; write `{instead}: true` in place of `{key}`", fix

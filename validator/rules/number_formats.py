@@ -5,6 +5,7 @@ from __future__ import annotations
 from validator.knowledge import releases
 from validator.knowledge.models import Model
 from validator.knowledge.releases import ReleaseRange
+from validator.run.broken_run import overflows_in_fp16
 from validator.run.quantization import ON_LOAD_BITS
 from validator.run.settings import RunSettings
 
@@ -50,6 +51,8 @@ def full_precision(run: RunSettings) -> Findings:
     trains = run.task.trains and run.task.method in ("full", "freeze")
     if trains and run.precision.mode == "fp32" and not run.on_cpu and not fp32_weights_key(run):
         better = "fp16" if run.machine and not run.machine.device.bf16 else "bf16"
+        if better == "fp16" and overflows_in_fp16(run):
+            return
         yield "bf16", f"neither `bf16` nor `fp16` is set, so training computes in 32 bits; set `{better}: true`"
 
 

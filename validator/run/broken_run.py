@@ -24,6 +24,12 @@ def broken_for_run(run: RunSettings, kinds: Sequence[str]) -> list[BrokenRelease
     return [each for each in applying if str(run.model_name).startswith(each.named)]
 
 
+def overflows_in_fp16(run: RunSettings) -> bool:
+    """True if fp16 is known not to hold the numbers of the run's model."""
+    kinds = [run.model.kind] if run.model else []
+    return any(each.when == "fp16" for each in broken_for_run(run.updated({"fp16": True}), kinds))
+
+
 def _loads_under_zero3(run: RunSettings) -> bool:
     """True if transformers loads a checkpoint into weights that ZeRO-3 shards. Quantized weights are loaded whole."""
     return run.zero_stage == 3 and not run.quantization.is_quantized and not run.args.flag("train_from_scratch")
