@@ -133,8 +133,9 @@ def mostly_padding(run: RunSettings) -> Findings:
 
     Why: a micro batch is as long as its longest sample. Lengths are those of the header block or of local data.
     Source: own (the time model)
-    Fix: `packing: true` (with `neat_packing: true` samples do not see each other, but for models with linear attention,
-    whose state goes on from one to the next); or batches of samples of about the same length, by
+    Fix: `packing: true`, which pays without FlashAttention, too. With `neat_packing: true` samples do not see each
+    other (but for models with linear attention, whose state goes on from one to the next), and without FlashAttention
+    a mask of all pairs of tokens takes a part of the gain; or batches of samples of about the same length, by
     `train_sampling_strategy: group_by_length` (`group_by_length: true` in earlier releases of transformers), which
     pairs do not have; or a micro batch of one sample with more accumulation.
     """
@@ -143,18 +144,18 @@ def mostly_padding(run: RunSettings) -> Findings:
     lengths = estimate_sample_lengths(run).lengths[1]
     padding = 1 - sum(lengths) / len(lengths) / expected_longest(lengths, run.batch.micro_batch)
     if padding > _MAX_PADDING_SHARE:
-        yield "per_device_train_batch_size", f"{padding:.0%} of a batch is padding; {_padding_remedy(run)} spares it"
+        yield "per_device_train_batch_size", f"{padding:.0%} of a batch is padding; {_padding_remedy(run)}"
 
 
 def _padding_remedy(run: RunSettings) -> str:
-    """Return the setting that avoids padding, as text for a message."""
+    """Return which setting avoids padding, as a clause for a message."""
     if run.task.stage in ("pt", "sft") and not (run.model and run.model.arch.mixer):
-        return "`packing: true`"
+        return "`packing: true` spares it, but packed samples see each other"
     if run.task.stage in ("rm", "dpo"):
-        return "a micro batch of one sample"
+        return "a micro batch of one sample spares it"
     change = yaml_table("renamed")["group_by_length"]
     renamed = run.releases.requires(change["removed"])
-    return f"`{change['now']}: {change['as']}`" if renamed else "`group_by_length: true`"
+    return f"`{change['now']}: {change['as']}` spares it" if renamed else "`group_by_length: true` spares it"
 
 
 @rule("TRA926", WARNING)
