@@ -293,28 +293,24 @@ def engine_refuses(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Fin
     deepspeed/runtime/engine.py:DeepSpeedEngine._configure_basic_optimizer
     Fix: remove the key in the message.
     """
-    if zero.value("amp.enabled") is True and zero.stage > 0:
-        text = "`amp` does not work with ZeRO; remove the block `amp`, and set `bf16: true` in the recipe"
-        yield at("amp.enabled"), text
-    scattered = zero.stage == 2 and zero.value("zero_optimization.reduce_scatter") is not False
-    if scattered and zero.value("prescale_gradients") is True:
-        text = "`prescale_gradients` does not work with `reduce_scatter`, which is on; remove `prescale_gradients`"
-        yield at("prescale_gradients"), text
-    if zero.value("elasticity.enabled") is True and not zero.value("elasticity.ignore_non_elastic_batch_info"):
-        text = "`elasticity` refuses the batch sizes that the Trainer fills in; remove the block `elasticity`"
-        yield at("elasticity.enabled"), text
-    if zero.value("sequence_parallel_size") not in (None, 1):
-        text = (
-            "`sequence_parallel_size` divides the batch size that the Trainer fills in; remove `sequence_parallel_size`"
-        )
-        yield at("sequence_parallel_size"), text
-    if zero.value("zero_optimization.legacy_stage1") is True and zero.stage > 0:
-        text = "DeepSpeed stops at `legacy_stage1`, which is no longer there; remove `legacy_stage1`"
-        yield at("zero_optimization.legacy_stage1"), text
-    optimizer = _block_type(zero, "optimizer") or ""
-    if optimizer.lower() in _COMPRESSED_OPTIMIZERS and zero.stage > 0:
-        text = f"{optimizer} does not work with ZeRO; remove the block `optimizer`, so that `optim` applies"
-        yield at("optimizer.type"), text
+    sharded, value, optimizer = zero.stage > 0, zero.value, _block_type(zero, "optimizer") or ""
+    scattered = zero.stage == 2 and value("zero_optimization.reduce_scatter") is not False
+    rows = (
+        ("amp.enabled", value("amp.enabled") is True and sharded,
+         "`amp` does not work with ZeRO; remove the block `amp`, and set `bf16: true` in the recipe"),
+        ("prescale_gradients", value("prescale_gradients") is True and scattered,
+         "`prescale_gradients` does not work with `reduce_scatter`, which is on; remove `prescale_gradients`"),
+        ("elasticity.enabled",
+         value("elasticity.enabled") is True and not value("elasticity.ignore_non_elastic_batch_info"),
+         "`elasticity` refuses the batch sizes that the Trainer fills in; remove the block `elasticity`"),
+        ("sequence_parallel_size", value("sequence_parallel_size") not in (None, 1),
+         "`sequence_parallel_size` divides the batch size that the Trainer fills in; remove `sequence_parallel_size`"),
+        ("zero_optimization.legacy_stage1", value("zero_optimization.legacy_stage1") is True and sharded,
+         "DeepSpeed stops at `legacy_stage1`, which is no longer there; remove `legacy_stage1`"),
+        ("optimizer.type", optimizer.lower() in _COMPRESSED_OPTIMIZERS and sharded,
+         f"{optimizer} does not work with ZeRO; remove the block `optimizer`, so that `optim` applies"),
+    )  # fmt: skip
+    yield from ((at(key), text) for key, is_refused, text in rows if is_refused)
 
 
 def _block_type(zero: DeepSpeedConfig, block: str) -> str | None:
