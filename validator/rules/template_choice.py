@@ -61,24 +61,39 @@ def template_unknown(run: RunSettings) -> Findings:
     Source: llamafactory/data/template.py:get_template_and_fix_tokenizer
     Fix: one of LLaMA-Factory's templates, such as qwen, qwen3, llama3, mistral, gemma3; or the release that has it.
     """
-    known = known_templates()
-    name = str(run.args.get("template"))
-    having, earlier = registering_factories(name), run.releases.factories_before_tables(earlier_factories())
-    possible = earlier or run.releases.possible_factories
-    source = find_checkout(run.workspace.recipe)
-    if not run.args.is_set("template") or any(factory in having for factory in possible):
+    name, own, known = str(run.args.get("template")), own_template(run), known_templates()
+    if not run.args.is_set("template") or _is_registered(run, name):
         return
-    if source and source.has_template(name):
-        return
-    if having:
-        found = f"LLaMA-Factory {possible[0]} has no template `{name}`, which {having[0]} has"
-        lines = f"`# llamafactory: {having[0]}` into the header block, and run `pip install llamafactory=={having[0]}`"
-        yield "template", f"{found}; write {lines}"
+    having = registering_factories(name)
+    lacking = f"LLaMA-Factory {_possible_factories(run)[0]} has no template `{name}`, which"
+    found = f"{lacking} {having[0]} has" if having else f"template `{name}` is not known"
+    wanted = own if own and not _is_same_family(name, own) else name
+    if wanted != name and _is_registered(run, wanted):
+        text = f"{found}; write `template: {wanted}`, the model's"
+        yield "template", text, set_value("template", wanted, safe=False)
+    elif newer := next(iter(registering_factories(wanted)), None):
+        change = "" if wanted == name else f"`template: {wanted}`, the model's, and "
+        lines = f"`# llamafactory: {newer}` into the header block, and run `pip install llamafactory=={newer}`"
+        yield "template", f"{found}; write {change}{lines}"
     else:
-        own = own_template(run)
-        better = f"template `{name}` is not known; write `template: {own}`, the model's" if own else ""
-        text, to = better or unknown_name("template", name, known), own or nearest_name(name, known)
-        yield "template", text, set_value("template", to, safe=False) if to else None
+        near = nearest_name(name, known)
+        fix = set_value("template", near, safe=False) if near else None
+        yield "template", unknown_name("template", name, known), fix
+
+
+def _is_same_family(one: str, other: str) -> bool:
+    return one.removesuffix("_nothink") == other.removesuffix("_nothink")
+
+
+def _possible_factories(run: RunSettings) -> Sequence[str]:
+    return run.releases.factories_before_tables(earlier_factories()) or run.releases.possible_factories
+
+
+def _is_registered(run: RunSettings, template: str) -> bool:
+    """True if a LLaMA-Factory that the recipe allows has the template."""
+    having, source = registering_factories(template), find_checkout(run.workspace.recipe)
+    by_release = any(factory in having for factory in _possible_factories(run))
+    return by_release or (source is not None and source.has_template(template))
 
 
 @rule("TRA602", ERROR)
@@ -117,7 +132,7 @@ def template_needs_images(run: RunSettings) -> Findings:
     Source: llamafactory/data/mm_plugin.py:MMPluginMixin._validate_input
     Fix: the template of the text model.
     """
-    if "image" not in run.template_media:
+    if "image" not in run.template_media or not _is_registered(run, str(run.args.get("template"))):
         return
     family = _family_template(run)
     local = run.model is not None and run.model.id is None
@@ -155,9 +170,9 @@ def template_of_another_family(run: RunSettings) -> Findings:
     Fix: the template that LLaMA-Factory registers for the model. `x` and `x_nothink` both pass.
     """
     own, name = own_template(run), run.args.get("template")
-    if not own or run.template is None or run.task.stage == "pt" or name == own:
+    if not own or run.template is None or run.task.stage == "pt" or not _is_registered(run, str(name)):
         return
-    if str(name).removesuffix("_nothink") == own.removesuffix("_nothink") or _may_suit_model(run, str(name)):
+    if _is_same_family(str(name), own) or _may_suit_model(run, str(name)):
         return
     media = "image" in run.template_media
     if not (media and not known_templates().get(own, {}).get("media")):
