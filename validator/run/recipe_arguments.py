@@ -91,8 +91,8 @@ def intended_value(key: str, value: Any) -> Any:
     by another rule; the intended value keeps the rules after it from judging by the default and reporting the same
     mistake again."""
     entry = tables.json_table("arguments")["arguments"].get(key)
-    if entry is None:  # an unknown key, which only find_other_engine asks for
-        return value
+    if entry is None:  # find_other_engine asks for those of Megatron
+        return value if "engine" in tables.yaml_table("strangers").get(key, {}) else None
     if isinstance(value, list) and len(value) == 1:
         (value,) = value
         if isinstance(value, str) and entry.get("type") == "str" and not entry.get("choices"):
