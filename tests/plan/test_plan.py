@@ -1096,6 +1096,17 @@ def test_a_plan_holds_back_part_of_the_data(words: tuple[str, ...], share: float
 )  # fmt: skip
 def test_a_plan_says_why_it_holds_nothing_back(words: tuple[str, ...], reason: str) -> None:
     assert evaluation(*words) == ({}, reason)
+    found = plans(*words)
+    assert f"nothing is held back for evaluation: {reason.strip()}" in found["notes"]
+    assert ("evaluation" in found["plans"][0]["gives_up"].split(", ")) is (words[:4] != SMALL)
+
+
+@pytest.mark.parametrize(("method", "differ"), [(None, True), ("lora", False)])
+def test_plans_that_differ_in_the_samples_of_an_optimizer_step_say_so(method: str | None, differ: bool) -> None:
+    """Time and what is learned depend on it."""
+    found = plans("--model", "qwen3-32b", "--machine", "2x8xa100-80g", *(("--method", method) if method else ()))
+    told = [note for note in found["notes"] if note.startswith("samples of an optimizer step")]
+    assert bool(told) is differ is (len({row["effective_batch"] for row in found["plans"]}) > 1)
 
 
 @pytest.mark.usefixtures("here")

@@ -9,13 +9,25 @@ from validator.plan.plan_json import OFFLOAD_LEFT_OUT, AnswerRows
 from validator.plan.rented_machines import MachineOffer, offers_to_show, unpriced_offers
 from validator.wording import format_duration, format_duration_range, plural, two_digits
 
-_COLUMNS = ("machine", "cost", "time", "low-high", "price", "provider", "method", "GiB/device", "with")
+_COLUMNS = (
+    "machine",
+    "cost",
+    "time",
+    "low-high",
+    "price",
+    "provider",
+    "method",
+    "micro",
+    "batch",
+    "GiB/device",
+    "with",
+)
 # What a narrow terminal does without.
-_OPTIONAL_COLUMNS = ("GiB/device", "with", "provider")
+_OPTIONAL_COLUMNS = ("GiB/device", "micro", "batch", "with", "provider")
 # More rows than these are too many to read: then only those that help to choose are shown.
 _MOST_ROWS = 24
 # Notes on one machine that the notes on all of them stand for here.
-_SAID_OF_ALL = (OFFLOAD_LEFT_OUT, "times are for samples")
+_SAID_OF_ALL = (OFFLOAD_LEFT_OUT, "times are for samples", "samples of an optimizer step")
 
 
 def machine_lines(rows: AnswerRows) -> Iterator[str]:
@@ -59,7 +71,7 @@ def _cells(offer: MachineOffer) -> tuple[object, ...]:
     price = f"{offer.price.amount:.2f} {offer.price.currency}".rstrip() if offer.price else "not known"
     provider = (offer.price.provider or "yours") if offer.price else ""
     if not offer.fits:
-        return (offer.machine, "does not fit", "", "", price, provider, "", "", "")
+        return (offer.machine, "does not fit", "", "", price, provider, "", "", "", "", "")
     hours = offer.hours
     return (
         offer.machine,
@@ -69,6 +81,8 @@ def _cells(offer: MachineOffer) -> tuple[object, ...]:
         price,
         provider,
         offer.method,
+        offer.micro_batch,
+        offer.effective_batch,
         offer.device_gib,
         offer.zero or "",
     )
@@ -98,7 +112,9 @@ def _sample_lines(rows: AnswerRows) -> Iterator[str]:
     """Yield which samples the rows stand for, and why the times span so much where their lengths are not known."""
     first = rows.machines[0]
     each = f", of some {first.mean_tokens} each" if first.mean_tokens else ""
-    yield from wrap_to_terminal(f"note: times are for samples cut at {first.cutoff_len} tokens{each}")
+    differ = len({offer.effective_batch for offer in rows.machines if offer.fits}) > 1
+    steps = "; batch: samples of an optimizer step, of which more make fewer steps" if differ else ""
+    yield from wrap_to_terminal(f"note: times are for samples cut at {first.cutoff_len} tokens{each}{steps}")
     if rows.plans and rows.plans[0].by_length:
         yield from wrap_to_terminal(
             "note: low-high spans short samples to samples of all these tokens, as their lengths are not known "

@@ -43,6 +43,7 @@ def answer_notes(answer: Answer) -> Iterator[str]:
     if answer.best and answer.best.pace:
         yield from (f"times are for {each}" for each in answer.best.pace.assumed)
     yield from _order_notes(answer.plans)
+    yield from _batch_notes(answer.plans)
     if answer.planned:
         yield from _simulation_notes(answer, answer.planned)
     if answer.methods_without_rates:
@@ -61,6 +62,8 @@ def answer_notes(answer: Answer) -> Iterator[str]:
     if answer.best:
         yield from _template_notes(answer.best.draft)
         yield from _length_notes(answer.best.draft)
+        if reason := answer.best.draft.why_not_evaluated:
+            yield f"nothing is held back for evaluation: {reason}"
         yield from _sample_notes(answer.best.draft, answer.samples)
 
 
@@ -72,6 +75,14 @@ def _order_notes(plans: Sequence[Plan]) -> Iterator[str]:
         methods = ", ".join(dict.fromkeys(plan.draft.method for plan in sooner))
         error = f"less than {ABOUT_EQUAL_RATIO - 1:.0%}, which is within the error of the times"
         yield f"{plans[0].draft.method} stands first, as the usual method: {methods} is sooner by {error}"
+
+
+def _batch_notes(plans: Sequence[Plan]) -> Iterator[str]:
+    """Yield how many samples an optimizer step takes in each plan, if the plans differ in it."""
+    batches = dict.fromkeys((plan.draft.method, plan.draft.run.batch.effective_batch) for plan in plans)
+    if len({batch for _, batch in batches}) > 1:
+        listed = ", ".join(f"{method} {batch}" for method, batch in batches)
+        yield f"samples of an optimizer step (micro x accum. x devices) differ: {listed}; more samples make fewer steps"
 
 
 def _machine_notes(machine: Machine) -> Iterator[str]:
@@ -386,6 +397,8 @@ def _what_is_given_up(plan: Plan) -> Iterator[str]:
         yield "activations computed twice"
     if plan.speed in _LOSSES_BY_SPEED:
         yield _LOSSES_BY_SPEED[plan.speed]
+    if draft.no_evaluation:
+        yield "evaluation"
     if draft.workers == 1:
         yield "samples loaded by one process a device"
     if draft.liger:

@@ -34,9 +34,10 @@ _PLENTY_GIB = 1e6
 class MachineOffer:
     """A machine and a plan for it, as `plan --machine` finds it: the first plan, or the first for shorter samples.
     `host_ram_gib`: main memory of a node; None if not known. `assumes_host_ram`: it is that of a usual server. `zero`:
-    the plan's DeepSpeed file. `mean_tokens`: the mean length of the samples that `hours` belong to. `price`: None if no
-    price of the device is known. `money`: the cost of all device hours. What describes the plan is None if nothing
-    fits. `host_gib_needed`: the main memory with which something would fit, if what the user gives is too little."""
+    the plan's DeepSpeed file. `effective_batch`: samples of an optimizer step. `mean_tokens`: the mean length of the
+    samples that `hours` belong to. `price`: None if no price of the device is known. `money`: the cost of all device
+    hours. What describes the plan is None if nothing fits. `host_gib_needed`: the main memory with which something
+    would fit, if what the user gives is too little."""
 
     machine: str
     devices: int
@@ -47,6 +48,7 @@ class MachineOffer:
     method: str | None = None
     zero: str | None = None
     micro_batch: int | None = None
+    effective_batch: int | None = None
     cutoff_len: int | None = None
     mean_tokens: int | None = None
     device_gib: float | None = None
@@ -113,6 +115,7 @@ def _offer_of_plan(bare: MachineOffer, plan: Plan) -> MachineOffer:
         method=plan.draft.method,
         zero=plan.draft.sharding,
         micro_batch=plan.draft.micro_batch,
+        effective_batch=plan.draft.run.batch.effective_batch,
         cutoff_len=plan.draft.length,
         mean_tokens=round(sum(lengths) / len(lengths)) if lengths else None,
         device_gib=round(plan.device_gib, 1),
