@@ -22,9 +22,12 @@ from validator.physics import (
     Sharding,
     TimeTerm,
     Workload,
+    estimate_device_memory,
+    estimate_host_memory,
     estimate_step_time,
 )
 from validator.physics.communication import communication_seconds
+from validator.physics.estimate import DeviceTerm, HostTerm
 from validator.physics.micro_batch import MicroBatchCosts, micro_batch_costs
 from validator.physics.training_step import training_step
 
@@ -74,6 +77,14 @@ STEPS = [
         1.46,
     ),
     ("a reference model is gathered beside", engine(3), {"reference_copies": 1, "reference_logits": True}, 10),
+    ("ZeRO++ gathers weights in 8 bits", engine(3, weights_sent_in_8_bits=True), {}, 2 + 2),
+    ("ZeRO++ reduces gradients in 4 bits", engine(3, gradients_sent_in_4_bits=True), {}, 4 + 0.5),
+    (
+        "hybrid sharding on one node is full sharding",
+        Sharding(1, 8, FSDP_FULL_SHARD, replicated_across_nodes=True),
+        {},
+        4 + 2,
+    ),
 ]  # fmt: skip
 
 
@@ -88,6 +99,81 @@ def test_several_nodes_wait_for_the_network_that_devices_share() -> None:
     assert set(waits) == {TimeTerm.NETWORK}
     assert waits[TimeTerm.NETWORK] == pytest.approx(6 * PARAMETERS * 15 / 16 / 3e9, rel=0.01)
     assert set(communication_seconds(run, A100._replace(network=400e9), IDLE)) == {TimeTerm.COMMUNICATION}
+
+
+HSDP = Sharding(2, 8, FSDP_FULL_SHARD, replicated_across_nodes=True)
+NODE, ACROSS = 7 / 8 / 20e9, 1 / 2 / 1e9  # seconds of a byte round the 8 devices of a node, and round 2 nodes
+
+# name, sharding, what else, bytes of each parameter within a node, those between nodes, all in seconds
+TWO_NODES = [
+    ("hybrid sharding all-reduces shards between nodes", HSDP, {}, 6 * NODE, 4 * ACROSS),
+    ("and does so once in a step", HSDP, {"accumulation": 4}, (4 * 4 + 2) * NODE, 4 * ACROSS),
+    (
+        "hpZ gathers over all after an update, and reduces over all",
+        engine(3, second_copy_devices=8)._replace(nodes=2),
+        {},
+        2 * NODE,
+        (2 + 2) * 15 / 16 / 1e9,
+    ),
+    (
+        "hpZ stays in the node in all later micro batches",
+        engine(3, second_copy_devices=8)._replace(nodes=2),
+        {"accumulation": 4},
+        (2 + 3 * 4) * NODE,
+        (2 + 4 * 2) * 15 / 16 / 1e9,
+    ),
+    (
+        "frozen weights never leave the node under hpZ",
+        engine(3, second_copy_devices=8)._replace(nodes=2),
+        {"method": "lora", "adapter": LORA},
+        4 * NODE,
+        0,
+    ),
+    (
+        "gradients in 4 bits cross each link once",
+        engine(3, gradients_sent_in_4_bits=True, second_copy_devices=8)._replace(nodes=2),
+        {},
+        (2 + 0.5) * NODE,
+        2 * 15 / 16 / 1e9 + 0.5 * ACROSS,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("sharding", "changed", "within", "between"), [row[1:] for row in TWO_NODES], ids=[row[0] for row in TWO_NODES]
+)
+def test_bytes_of_two_nodes_by_link(sharding: Sharding, changed: dict[str, Any], within: float, between: float) -> None:
+    device = A100._replace(link=20e9, network=1e9)
+    settings = {"method": "full", "precision": "engine" if sharding.strategy.deepspeed else "amp", **changed}
+    run = training_step(QWEN, Workload(**settings)._replace(sharding=sharding))
+    waits = communication_seconds(run, device, IDLE)
+    assert waits[TimeTerm.COMMUNICATION] == pytest.approx(PARAMETERS * within, rel=0.05)
+    assert waits[TimeTerm.NETWORK] == pytest.approx(PARAMETERS * between, rel=0.02, abs=0.1)
+
+
+def test_a_second_copy_costs_its_share_of_the_weights() -> None:
+    work = Workload(method="full", precision="engine", sharding=engine(3)._replace(nodes=2))
+    plain, doubled = (
+        estimate_device_memory(QWEN, work._replace(sharding=work.sharding._replace(second_copy_devices=devices)))
+        for devices in (0, 8)
+    )
+    assert doubled.terms[DeviceTerm.WEIGHTS] - plain.terms[DeviceTerm.WEIGHTS] == pytest.approx(2 * PARAMETERS / 8)
+    on_host = Sharding(2, 8, ZERO_STAGES[3], offload_optimizer=True, offload_parameters=True, pin_memory=False)
+    hosts = [
+        estimate_host_memory(QWEN, work._replace(sharding=on_host._replace(second_copy_devices=devices))).terms
+        for devices in (0, 8)
+    ]
+    more = hosts[1][HostTerm.PARAMETERS] - hosts[0][HostTerm.PARAMETERS]
+    assert more == pytest.approx(2 * PARAMETERS)
+
+
+def test_nodes_that_hold_all_states_train_on_different_samples() -> None:
+    work = Workload(method="full", length=1024, sharding=HSDP)
+    assert estimate_step_time(QWEN, work, A100).tokens == 16 * 1024
+    memory = [
+        estimate_device_memory(QWEN, work._replace(sharding=each)).terms for each in (HSDP, HSDP._replace(nodes=1))
+    ]
+    assert memory[0] == memory[1]
 
 
 def test_without_own_links_devices_share_the_main_memory() -> None:

@@ -209,10 +209,9 @@ def test_what_is_not_judged_is_named(configuration: dict[str, Any], left_out: li
 @pytest.mark.parametrize(
     ("block", "left_out"),
     [
-        ({"zero_hpz_partition_size": 8}, ["zero_hpz_partition_size"]),
-        ({"zero_hpz_partition_size": 1, "mics_shard_size": -1}, []),
-        ({"mics_shard_size": 4, "zero_quantized_weights": True}, ["mics_shard_size", "zero_quantized_weights"]),
-        ({"stage": 2, "zero_quantized_weights": True, "mics_shard_size": 4}, []),
+        ({"zero_hpz_partition_size": 8, "zero_quantized_weights": True, "zero_quantized_gradients": True}, []),
+        ({"zero_quantized_nontrainable_weights": True}, ["zero_quantized_nontrainable_weights"]),
+        ({"stage": 2, "zero_quantized_nontrainable_weights": True}, []),
         ({"offload_optimizer": {"device": "cpu", "ratio": 0.5}}, ["offload_optimizer.ratio"]),
         ({"offload_optimizer": {"device": "cpu", "ratio": 1.0}}, []),
         ({"leaf_module": {"classes": ["Block"]}}, ["leaf_module"]),

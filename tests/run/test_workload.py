@@ -125,16 +125,16 @@ def test_sharding_takes_the_machine_and_the_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "strategy", "world"),
+    ("words", "strategy", "devices"),
     [
         ("full_shard auto_wrap", FSDP_FULL_SHARD, 16), ("full_shard", FSDP_SHARD_GRAD_OP, 16),
         ("shard_grad_op auto_wrap", FSDP_SHARD_GRAD_OP, 16), ("hybrid_shard auto_wrap", FSDP_FULL_SHARD, 8),
         ("hybrid_shard_zero2 auto_wrap", FSDP_SHARD_GRAD_OP, 8), ("no_shard", DDP, 16),
     ],
 )  # fmt: skip
-def test_words_of_fsdp(words: str, strategy: ShardingStrategy, world: int) -> None:
+def test_words_of_fsdp(words: str, strategy: ShardingStrategy, devices: int) -> None:
     found = workload("2x8xa100-80g", fsdp=words).sharding
-    assert (found.strategy, found.world_size) == (strategy, world)
+    assert (found.strategy, found.shard_devices, found.world_size) == (strategy, devices, 16)
 
 
 def test_every_optimizer_of_the_release_but_two_has_states() -> None:

@@ -8,9 +8,10 @@ trainer.py; accelerate, no_sync)."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from math import ceil
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from validator.physics.estimate import TimeTerm
 from validator.physics.micro_batch import MicroBatchCosts
@@ -27,18 +28,37 @@ _START_SECONDS, _HOP_SECONDS = 25e-6, 2e-6
 _SHARE_THROUGH_HOST_MEMORY = 0.365
 
 
+# The devices that form one ring. second copy: those that hold a second copy of the weights among them (hpZ). across:
+# one device of each node, for each device of a node one ring.
+Ring = Literal["all", "node", "second copy", "across"]
+
+
 class Collective(NamedTuple):
     """`calls` collective operations that carry tensors of `size` bytes in total. Every byte goes round the ring
-    `rounds` times: once in an all-gather or a reduce-scatter, twice in an all-reduce."""
+    `rounds` times: once in an all-gather or a reduce-scatter, twice in an all-reduce. In rings `across` nodes, `size`
+    is that of all rings together, which share the network of a node."""
 
     size: float
     rounds: int
     calls: float
+    ring: Ring = "all"
 
 
-def slowest_link(device: DeviceRates, sharding: Sharding) -> tuple[TimeTerm, float]:
-    """Return the time term and the bytes per second of the link that limits a ring collective over all devices: the
-    link between the devices of a node, or the network between nodes if the network is slower.
+def _ring(sharding: Sharding, ring: Ring) -> tuple[int, bool]:
+    """Return the number of devices in a ring, and whether the ring crosses the network between nodes."""
+    match ring:
+        case "node":
+            return sharding.devices_per_node, False
+        case "second copy":
+            return sharding.second_copy_devices, sharding.second_copy_devices > sharding.devices_per_node
+        case "across":
+            return sharding.nodes, True
+    return sharding.world_size, sharding.nodes > 1
+
+
+def slowest_link(device: DeviceRates, sharding: Sharding, ring: Ring = "all") -> tuple[TimeTerm, float]:
+    """Return the time term and the bytes per second of the link that limits a ring collective: the link between the
+    devices of a node, or the network between nodes if the ring crosses it and it is slower.
 
     In a ring, each link carries all gathered bytes except the share of the last hop. So does the network of each node,
     which the devices of the node share. Devices without links of their own communicate through main memory and share
@@ -46,19 +66,19 @@ def slowest_link(device: DeviceRates, sharding: Sharding) -> tuple[TimeTerm, flo
     link = device.link
     if not device.nvlink_switch:
         link = min(link, _SHARE_THROUGH_HOST_MEMORY * device.host_bandwidth / sharding.devices_per_node)
-    if sharding.nodes > 1 and 0 < device.network < link:
+    if _ring(sharding, ring)[1] and 0 < device.network < link:
         return TimeTerm.NETWORK, device.network
     return TimeTerm.COMMUNICATION, link
 
 
 def collective_seconds(collective: Collective, device: DeviceRates, sharding: Sharding) -> float:
-    """Seconds that `collective` takes as ring operations over all devices (Patarasu and Yuan, Bandwidth optimal
-    all-reduce algorithms, 2009). Zero for one device."""
-    world = sharding.world_size
-    if world == 1:
+    """Seconds that `collective` takes as ring operations (Patarasu and Yuan, Bandwidth optimal all-reduce algorithms,
+    2009). Zero for a ring of one device."""
+    devices, _ = _ring(sharding, collective.ring)
+    if devices == 1:
         return 0.0
-    travel = collective.size * (world - 1) / world / slowest_link(device, sharding)[1]
-    start = collective.calls * (_START_SECONDS + _HOP_SECONDS * (world - 1))
+    travel = collective.size * (devices - 1) / devices / slowest_link(device, sharding, collective.ring)[1]
+    start = collective.calls * (_START_SECONDS + _HOP_SECONDS * (devices - 1))
     return collective.rounds * travel + start
 
 
@@ -83,20 +103,23 @@ class OverlapWindow(NamedTuple):
 def communication_seconds(
     step: TrainingStep, device: DeviceRates, micro_batch: MicroBatchCosts
 ) -> Mapping[TimeTerm, float]:
-    """Seconds of one optimizer step in which devices wait for communication, as a mapping with one time term: `network`
-    if the network between nodes is slower than the links within a node, else `communication`. Empty for one device."""
+    """Seconds of one optimizer step in which devices wait for communication, by time term: `network` for collectives
+    that the network between nodes limits, else `communication`. Empty for one device. What computation hides is taken
+    from all collectives of a window alike."""
+    seconds: defaultdict[TimeTerm, float] = defaultdict(float)
     if step.sharding.world_size == 1:
-        return {}
-    term, _ = slowest_link(device, step.sharding)
-    return {term: sum(_exposed_seconds(step, device, phase) for phase in _overlap_windows(step, micro_batch))}
+        return seconds
+    for window in communication_windows(step, micro_batch):
+        each = [collective_seconds(collective, device, step.sharding) for collective in window.collectives]
+        if not (total := sum(each)):
+            continue
+        exposed = window.times * max(_INTERFERENCE_SHARE * total, total - _HIDDEN_SHARE * window.behind)
+        for collective, share in zip(window.collectives, each, strict=True):
+            seconds[slowest_link(device, step.sharding, collective.ring)[0]] += exposed * share / total
+    return seconds
 
 
-def _exposed_seconds(step: TrainingStep, device: DeviceRates, window: OverlapWindow) -> float:
-    collective = sum(collective_seconds(each, device, step.sharding) for each in window.collectives)
-    return window.times * max(_INTERFERENCE_SHARE * collective, collective - _HIDDEN_SHARE * window.behind)
-
-
-def _overlap_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[OverlapWindow]:
+def communication_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[OverlapWindow]:
     match step.strategy.gathers:
         case "module":
             return _zero3_windows(step, micro_batch)
@@ -120,9 +143,14 @@ def _backward_layer_share(step: TrainingStep) -> float:
 
 
 def _reduction(step: TrainingStep, size: float, calls: float) -> Collective:
-    """Return the collective that reduces `size` bytes of gradients in `calls` operations: an all-reduce or a
-    reduce-scatter, depending on the sharding strategy."""
-    return Collective(size, 2 if step.strategy.collective == "all_reduce" else 1, calls)
+    """Return the collective that reduces `size` bytes of gradients in `calls` operations over the devices of a shard
+    group: an all-reduce or a reduce-scatter, depending on the sharding strategy."""
+    return Collective(size, 2 if step.strategy.collective == "all_reduce" else 1, calls, _shard_ring(step))
+
+
+def _shard_ring(step: TrainingStep) -> Ring:
+    """Return the ring of the devices over which the states are sharded."""
+    return "node" if step.sharding.replicated_across_nodes else "all"
 
 
 def _ddp_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[OverlapWindow]:
@@ -160,18 +188,48 @@ def gathers_per_micro_batch(step: TrainingStep) -> float:
 def _zero3_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[OverlapWindow]:
     """Yield the communication of ZeRO-3. All weights, frozen weights included, are all-gathered module by module, each
     while the previous module computes. Gradients are reduce-scattered after every micro batch; this overlaps with
-    computation if `overlap_comm` is set."""
-    sharding, passes = step.sharding, gathers_per_micro_batch(step)
-    size = base_weight_bytes(step) + (trained_bytes(step, step.sizes.adapter) if step.trains_adapter else 0.0)
-    bundles = min(_gathered_tensors(step), ceil(step.parameters / max(sharding.prefetch_bucket, 1)))
-    all_gather = Collective(passes * size + reference_weight_bytes(step), 1, passes * bundles)
-    reduce_scatter = _reduction(
-        step, trained_bytes(step, step.sizes.gradient), ceil(step.trained_elements / max(sharding.reduce_bucket, 1))
-    )
-    overlapping = (all_gather, reduce_scatter) if sharding.overlap_comm else (all_gather,)
-    yield OverlapWindow(step.work.accumulation, overlapping, micro_batch.forward + micro_batch.backward)
+    computation if `overlap_comm` is set.
+
+    With a second copy of the weights (hpZ) only the first forward pass after an update gathers trained weights over all
+    devices, and all other gathers stay among the devices of the copy (deepspeed, runtime/zero/stage3.py,
+    invalidate_secondary_tensor)."""
+    sharding, times, passes = step.sharding, step.work.accumulation, gathers_per_micro_batch(step)
+    sent = 0.5 if sharding.weights_sent_in_8_bits else 1.0
+    adapter = trained_bytes(step, step.sizes.adapter) if step.trains_adapter else 0.0
+    size = sent * (passes * (base_weight_bytes(step) + adapter) + reference_weight_bytes(step))
+    calls = passes * min(_gathered_tensors(step), ceil(step.parameters / max(sharding.prefetch_bucket, 1)))
+    reductions = tuple(_zero3_reductions(step))
+    computation = micro_batch.forward + micro_batch.backward
+    if sharding.second_copy_devices:
+        updated = sent * (adapter or trained_bytes(step, step.sizes.trained))
+        share = updated / size
+        first = (
+            Collective(updated, 1, share * calls),
+            Collective(size - updated, 1, (1 - share) * calls, "second copy"),
+        )
+        gathers = [(1, first), (times - 1, (Collective(size, 1, calls, "second copy"),))]
+    else:
+        gathers = [(times, (Collective(size, 1, calls),))]
+    for number, gather in gathers:
+        yield OverlapWindow(number, (*gather, *reductions) if sharding.overlap_comm else gather, computation)
     if not sharding.overlap_comm:
-        yield OverlapWindow(step.work.accumulation, (reduce_scatter,))
+        yield OverlapWindow(times, reductions)
+
+
+def _zero3_reductions(step: TrainingStep) -> Iterator[Collective]:
+    """Yield the collectives that reduce the gradients of one micro batch under ZeRO-3: one reduce-scatter, or, if
+    ZeRO++ sends them in 4 bits, an exchange within each node and then one of the sums between the nodes. Each exchange
+    moves as many bytes as a reduce-scatter of 4-bit gradients (deepspeed, runtime/comm/coalesced_collectives.py,
+    all_to_all_quant_reduce)."""
+    size, sharding = trained_bytes(step, step.sizes.gradient), step.sharding
+    calls = ceil(step.trained_elements / max(sharding.reduce_bucket, 1))
+    if not sharding.gradients_sent_in_4_bits:
+        yield _reduction(step, size, calls)
+        return
+    size *= 0.5 / step.sizes.gradient
+    yield Collective(size, 1, calls, "node")
+    if sharding.nodes > 1:
+        yield Collective(size, 1, calls, "across")
 
 
 def _gathered_tensors(step: TrainingStep) -> int:
@@ -188,12 +246,18 @@ def _gathered_tensors(step: TrainingStep) -> int:
 def _fsdp_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[OverlapWindow]:
     """Yield the communication of FSDP. Weights are all-gathered layer by layer in compute precision, and once more for
     the backward pass if the strategy frees them after the forward pass. Gradients are reduce-scattered in the last
-    micro batch only, overlapped with computation."""
+    micro batch only, overlapped with computation. Hybrid sharding does all this within each node, and then all-reduces
+    the shards of the gradients between the nodes (torch, distributed/fsdp/_runtime_utils.py, _reduce_grad)."""
     times, layers = step.work.accumulation, step.arch.layers
     share = base_weight_bytes(step) / (step.work.base_bytes * step.parameters) if step.work.quant_bits else 1.0
     passes = 1.0 if step.strategy.keeps_gathered else gathers_per_micro_batch(step)
-    all_gather = Collective(passes * step.sizes.compute * share * step.parameters, 1, passes * layers)
-    reduce_scatter = _reduction(step, trained_bytes(step, step.sizes.compute), layers)
+    all_gather = Collective(
+        passes * step.sizes.compute * share * step.parameters, 1, passes * layers, _shard_ring(step)
+    )
+    gradients = trained_bytes(step, step.sizes.compute)
+    reductions = [_reduction(step, gradients, layers)]
+    if step.sharding.replicated_across_nodes:
+        reductions.append(Collective(gradients, 2, layers, "across"))
     computation = micro_batch.forward + micro_batch.backward
     yield OverlapWindow(times - 1, (all_gather,), computation)
-    yield OverlapWindow(1, (all_gather, reduce_scatter), computation)
+    yield OverlapWindow(1, (all_gather, *reductions), computation)

@@ -16,7 +16,12 @@ from validator.physics.optimizer import (
     states_and_master_bytes,
 )
 from validator.physics.training_step import TrainingStep, trained_bytes, training_step
-from validator.physics.weights import loaded_weight_bytes, reference_weight_bytes, shardable_weight_bytes
+from validator.physics.weights import (
+    loaded_weight_bytes,
+    reference_weight_bytes,
+    second_copy_bytes,
+    shardable_weight_bytes,
+)
 from validator.physics.workload import ZERO_3, Workload
 
 TENSOR_ROUNDING = 4 / 3  # a size lies anywhere between two powers of two: what rounding it up costs on average
@@ -34,7 +39,7 @@ def _page_locked_bytes(step: TrainingStep, size: float) -> float:
 
 def _partition_elements(step: TrainingStep) -> float:
     """Number of trained elements in the partition of one process."""
-    return step.trained_elements / step.sharding.world_size
+    return step.trained_elements / step.sharding.shard_devices
 
 
 def _sub_group_gradient_bytes(step: TrainingStep) -> float:
@@ -79,10 +84,11 @@ def _fsdp_shard_bytes(step: TrainingStep) -> float:
     (_fully_shard/_fsdp_param.py)."""
     sharding, parameters = step.sharding, shardable_weight_bytes(step)
     if sharding.upcasts_frozen_weights:
-        return parameters * TENSOR_ROUNDING / sharding.nodes
+        return parameters * TENSOR_ROUNDING / sharding.shard_nodes
     rest = step.vocabulary_elements * (step.sizes.trained if step.work.method == "full" else step.sizes.base)
     layer = (parameters - rest) / step.arch.layers
-    shards = step.arch.layers * pinned_bytes(layer / sharding.world_size) + pinned_bytes(rest / sharding.world_size)
+    devices = sharding.shard_devices
+    shards = step.arch.layers * pinned_bytes(layer / devices) + pinned_bytes(rest / devices)
     return sharding.devices_per_node * shards * (2 if step.trains_adapter else 1)
 
 
@@ -90,23 +96,26 @@ def weights_after_loading(step: TrainingStep) -> float:
     """Bytes of this node's weight partitions in main memory right after the checkpoint is loaded; 0 unless parameters
     are offloaded. FSDP's shards count without page-locking, which happens only in the first step."""
     is_offloaded = step.strategy.fsdp and step.sharding.offload_parameters
-    return shardable_weight_bytes(step) / step.sharding.nodes if is_offloaded else offloaded_weight_bytes(step)
+    return shardable_weight_bytes(step) / step.sharding.shard_nodes if is_offloaded else offloaded_weight_bytes(step)
 
 
 def offloaded_weight_bytes(step: TrainingStep) -> float:
     """Bytes of this node's weight partitions in main memory during training; 0 unless parameters are offloaded. Under
     ZeRO, trained weights lie in one page-locked flat buffer, and the page-locked partitions from loading stay cached
-    beside it. Frozen weights are not flattened: each keeps the tensor in which it was loaded."""
+    beside it. Frozen weights are not flattened: each keeps the tensor in which it was loaded. A second copy of the
+    weights (hpZ) lies beside both."""
     sharding = step.sharding
     if not sharding.offload_parameters:
         return 0.0
     if step.strategy.fsdp:
         return _fsdp_shard_bytes(step)
-    partitions = shardable_weight_bytes(step) / sharding.nodes * (TENSOR_ROUNDING if sharding.pin_memory else 1.0)
+    rounding = TENSOR_ROUNDING if sharding.pin_memory else 1.0
+    copies = rounding * sharding.devices_per_node * second_copy_bytes(step)
+    partitions = rounding * shardable_weight_bytes(step) / sharding.nodes
     if step.work.method != "full":
-        return partitions
+        return copies + partitions
     buffer = sharding.devices_per_node * pinned_bytes(step.sizes.trained * _partition_elements(step))
-    return buffer + (partitions if sharding.pin_memory else 0.0)
+    return copies + buffer + (partitions if sharding.pin_memory else 0.0)
 
 
 def offloaded_reference_bytes(step: TrainingStep) -> float:

@@ -17,7 +17,7 @@ def gradient_bytes(step: TrainingStep) -> float:
         return 0.0
     unsharded = trained_bytes(step, step.sizes.gradient)
     if step.strategy.shards_gradients:
-        return 0.0 if step.sharding.offload_optimizer else unsharded / step.sharding.world_size
+        return 0.0 if step.sharding.offload_optimizer else unsharded / step.sharding.shard_devices
     return unsharded + fp32_gradient_buffer_bytes(step)
 
 
@@ -59,12 +59,12 @@ def _gradients_outside_buffer(step: TrainingStep, done: float, total: float) -> 
     each, fsdp = step.sizes.gradient, step.strategy.fsdp
     if step.strategy.has_gradient_buffer or not total:
         return total
-    towers = each * step.trained_tower_elements / (step.sharding.world_size if fsdp else 1)
+    towers = each * step.trained_tower_elements / (step.sharding.shard_devices if fsdp else 1)
     if step.work.accumulation > 1:
         is_waiting = step.arch.tied and step.work.method == "full" and not fsdp
         return total + (each * step.embedding_elements if is_waiting else 0.0)
     if step.work.method == "full":
-        return each * done / (step.sharding.world_size if fsdp else 1)
+        return each * done / (step.sharding.shard_devices if fsdp else 1)
     head = min(each, step.sizes.modules_to_save) * step.lm_head_elements if step.work.adapter.full_head else 0.0
     visited = sum(number * layer.elements for number, layer in step.backward_layers)
     share = 1.0 if step.has_mixed_adapters else done / max(visited, 1)  # which layers have the adapters varies
@@ -168,7 +168,7 @@ def states_and_master_bytes(step: TrainingStep) -> float:
 
 def optimizer_partitions(step: TrainingStep) -> int:
     """Number of devices over which the optimizer states are sharded; 1 if every device has all of them."""
-    return step.sharding.world_size if step.strategy.shards_optimizer_states else 1
+    return step.sharding.shard_devices if step.strategy.shards_optimizer_states else 1
 
 
 def paged_state_bytes(step: TrainingStep) -> float:

@@ -107,7 +107,9 @@ def _weight_copy_bytes(step: TrainingStep) -> float:
     the weights, for each pass of each micro batch. Zero unless parameters are offloaded."""
     if not step.sharding.offload_parameters:
         return 0.0
-    return step.work.accumulation * gathers_per_micro_batch(step) * base_weight_bytes(step) / step.sharding.world_size
+    return (
+        step.work.accumulation * gathers_per_micro_batch(step) * base_weight_bytes(step) / step.sharding.shard_devices
+    )
 
 
 def _state_copy_bytes(step: TrainingStep) -> float:
@@ -122,10 +124,10 @@ def _state_copy_bytes(step: TrainingStep) -> float:
     if not sharding.offload_optimizer:
         return 0.0
     if step.strategy.fsdp:
-        return step.sizes.gradient * step.trained_elements / sharding.world_size
+        return step.sizes.gradient * step.trained_elements / sharding.shard_devices
     copies = 2 * times if step.strategy == ZERO_3 else times if times > 1 else 0
     returned = 0.0 if sharding.offload_parameters else step.sizes.compute
-    return (copies * step.sizes.gradient + 4.0 + returned) * step.trained_elements / sharding.world_size
+    return (copies * step.sizes.gradient + 4.0 + returned) * step.trained_elements / sharding.shard_devices
 
 
 def _cpu_update_seconds(step: TrainingStep, device: DeviceRates) -> float:
@@ -139,4 +141,4 @@ def _cpu_update_seconds(step: TrainingStep, device: DeviceRates) -> float:
     rate = min(_HOST_MEMORY_SHARE * device.host_bandwidth, threads * _THREAD_RATE)
     traffic = (12.0 + _OTHER_BYTES_PER_ELEMENT) * step.trained_elements + 2.0 * optimizer_state_bytes(step)
     is_unfused = step.strategy.fsdp and step.optimizer.foreach
-    return (_UNFUSED_FACTOR if is_unfused else 1.0) * traffic / sharding.nodes / rate
+    return (_UNFUSED_FACTOR if is_unfused else 1.0) * traffic / sharding.shard_nodes / rate

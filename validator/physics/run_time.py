@@ -93,7 +93,7 @@ def estimate_run_time(
 def checkpoint_write_time(checkpoint: float, workload: Workload, device: DeviceRates) -> Band:
     """Seconds to write one checkpoint of `checkpoint` bytes (over all nodes), as a 90 % band. Nodes write in parallel
     if their devices hold different parts of the checkpoint."""
-    nodes = workload.sharding.nodes if workload.sharding.strategy.shards_optimizer_states else 1
+    nodes = workload.sharding.shard_nodes if workload.sharding.strategy.shards_optimizer_states else 1
     return _time_band(checkpoint / nodes / device.disk, _DISK_SHARE)
 
 

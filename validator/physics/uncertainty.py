@@ -43,6 +43,9 @@ _EVIDENCE = (
     EvidenceRow("runs on several nodes", lambda step, _: step.sharding.nodes > 1, True, 0.3, 1.0),
     EvidenceRow("ZeRO-3 between nodes", lambda step, _: step.sharding.nodes > 1 and step.strategy == ZERO_3,
                 False, 0.2, 1.5),
+    EvidenceRow("hierarchical sharding and quantized communication", lambda step, _: bool(
+                step.sharding.replicated_across_nodes or step.sharding.second_copy_devices
+                or step.sharding.weights_sent_in_8_bits or step.sharding.gradients_sent_in_4_bits), True, 0.3, 0.5),
     EvidenceRow("offload to the host", lambda step, _: step.sharding.offload_optimizer
                 or step.sharding.offload_parameters, True, 0.4, 0.6),
     EvidenceRow("8-bit weights", lambda step, _: step.work.quant_bits == 8, False, 0.5, 1.2),

@@ -91,7 +91,18 @@ def _persistent_bytes(step: TrainingStep) -> float:
 
 def _sharded_bytes(step: TrainingStep, total: float) -> float:
     """Bytes of one device's shard of `total` bytes; 0 if the parameters are offloaded."""
-    return 0.0 if step.sharding.offload_parameters else total / step.sharding.world_size
+    return 0.0 if step.sharding.offload_parameters else total / step.sharding.shard_devices
+
+
+def second_copy_bytes(step: TrainingStep) -> float:
+    """Bytes of one process's part of the second copy of the weights that ZeRO-3 keeps for hierarchical partitioning
+    (hpZ); 0 without it. The copy is on the device, or in main memory if parameters are offloaded. It holds all weights
+    of the run in compute precision (deepspeed, runtime/zero/partition_parameters.py, _partition_param_sec)."""
+    if not step.sharding.second_copy_devices:
+        return 0.0
+    adapter = trained_bytes(step, step.sizes.adapter) if step.trains_adapter else 0.0
+    whole = shardable_weight_bytes(step) + adapter + reference_weight_bytes(step)
+    return whole / step.sharding.second_copy_devices
 
 
 def base_weights_on_device(step: TrainingStep) -> float:
@@ -109,6 +120,7 @@ def base_weights_on_device(step: TrainingStep) -> float:
         + quantization_scale_bytes(step)
         + _sharded_bytes(step, shardable_weight_bytes(step))
         + _persistent_bytes(step)
+        + (0.0 if step.sharding.offload_parameters else second_copy_bytes(step))
     )
 
 

@@ -168,10 +168,24 @@ class Sharding(NamedTuple):
     sharded_load: bool = True  # weights are spread as they are read; False: each device holds all of them first
     full_model_ranks: int = 1  # processes of a node that keep the whole model in main memory until FSDP has spread it
     upcasts_frozen_weights: bool = False  # FSDP2: frozen weights are raised to fp32, too, where precision is mixed
+    replicated_across_nodes: bool = False  # each node holds all states among its devices (hybrid sharding, HSDP)
+    second_copy_devices: int = 0  # ZeRO-3: devices that hold a second copy of the weights among them (hpZ); 0: no copy
+    weights_sent_in_8_bits: bool = False  # ZeRO++ in stage 3: weights are quantized for each all-gather
+    gradients_sent_in_4_bits: bool = False  # ZeRO++ in stage 3: matrices of gradients are quantized for their reduction
 
     @property
     def world_size(self) -> int:
         return self.nodes * self.devices_per_node
+
+    @property
+    def shard_nodes(self) -> int:
+        """Number of nodes over which the states are sharded."""
+        return 1 if self.replicated_across_nodes else self.nodes
+
+    @property
+    def shard_devices(self) -> int:
+        """Number of devices over which the states are sharded."""
+        return self.shard_nodes * self.devices_per_node
 
 
 class SdpaInputs(NamedTuple):

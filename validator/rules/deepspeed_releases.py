@@ -1,5 +1,5 @@
-"""PAR025, PAR030 and PAR031: settings of a DeepSpeed file that a release of DeepSpeed refuses, and releases of it that
-LLaMA-Factory refuses."""
+"""PAR025 and PAR030 to PAR032: settings of a DeepSpeed file with which DeepSpeed stops, some of them by its release,
+and releases of it that LLaMA-Factory refuses."""
 
 from __future__ import annotations
 
@@ -75,3 +75,30 @@ def tensor_parallelism_refused(run: RunSettings, at: PlaceIn, zero: DeepSpeedCon
 
 
 _REMEDY = "remove the block `tensor_parallel`"
+
+
+@rule("PAR032", ERROR, about=subjects.deepspeed_file)
+def shard_groups_refused(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
+    """The DeepSpeed JSON shards weights in groups of devices that cannot be made.
+
+    Why: MiCS (`mics_shard_size`) asks for parameters made under `deepspeed.zero.MiCS_Init`, and transformers makes them
+    under `deepspeed.zero.Init`: after loading every rank stops with "Sharded parameters don't have the MiCS_CommGroups
+    attached". hpZ stops before loading with "is not divisible by" where its groups do not divide the devices.
+    Source: deepspeed/runtime/zero/mics.py:MiCS_Optimizer, transformers/modeling_utils.py:get_init_context,
+    deepspeed/utils/groups.py:_create_zero_param_parallel_group
+    Fix: `zero_hpz_partition_size` with the devices of a node, or FSDP with HYBRID_SHARD.
+    """
+    if zero.stage != 3:
+        return
+    shard, copy = (zero.value(f"zero_optimization.{key}") for key in ("mics_shard_size", "zero_hpz_partition_size"))
+    if run.task.trains and isinstance(shard, int) and shard > 0:
+        found = "`mics_shard_size` cannot be used with models of transformers"
+        remedy = "remove it; `zero_hpz_partition_size` set to the devices of a node keeps gathers within a node"
+        yield at("zero_optimization.mics_shard_size"), f"{found}; {remedy}"
+    devices = run.batch.world_size
+    if run.machine and isinstance(copy, int) and 1 < copy < devices and devices % copy:
+        found = f"`zero_hpz_partition_size` is {copy}, which does not divide the {devices} devices of the run"
+        yield (
+            at("zero_optimization.zero_hpz_partition_size"),
+            f"{found}; set {run.machine.devices}, the devices of a node",
+        )

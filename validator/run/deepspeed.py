@@ -171,6 +171,7 @@ def deepspeed_sharding(
         usable = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e18
         return int(value) if usable else default
 
+    copy_devices = min(size("zero_hpz_partition_size", 1, 1), nodes * devices) if stage == 3 else 1
     return Sharding(
         nodes=nodes,
         devices_per_node=devices,
@@ -188,6 +189,9 @@ def deepspeed_sharding(
         overlap_comm=bool(block.get("overlap_comm", stage == 3)),
         contiguous_gradients=bool(block.get("contiguous_gradients", True)),
         gather_on_save=any(block.get(name) is True for name in GATHERS_ON_SAVE),
+        second_copy_devices=copy_devices if copy_devices > 1 else 0,
+        weights_sent_in_8_bits=stage == 3 and block.get("zero_quantized_weights") is True,
+        gradients_sent_in_4_bits=stage == 3 and block.get("zero_quantized_gradients") is True,
     )
 
 

@@ -64,12 +64,11 @@ def host_copies(fsdp: Fsdp, devices: int, quantized: bool, releases: ReleaseRang
 
 def fsdp_sharding(fsdp: Fsdp, nodes: int, devices: int, copies: int) -> Sharding:
     """Return how FSDP shards and offloads states. `copies`: processes per node that keep the whole model in main memory
-    while it loads (`host_copies`). Hybrid sharding is described as sharding within one node, because every node holds
-    the same shards."""
+    while it loads (`host_copies`)."""
     if not fsdp.shards:
         return Sharding(nodes, devices)
     return Sharding(
-        1 if fsdp.hybrid else nodes,
+        nodes,
         devices,
         FSDP_FULL_SHARD if fsdp.resharded else FSDP_SHARD_GRAD_OP,
         sharded_load=copies > 0,
@@ -79,6 +78,7 @@ def fsdp_sharding(fsdp: Fsdp, nodes: int, devices: int, copies: int) -> Sharding
         offload_parameters=fsdp.offload,
         pin_memory=False,
         gather_on_save=fsdp.gathers,
+        replicated_across_nodes=fsdp.hybrid,
     )
 
 
