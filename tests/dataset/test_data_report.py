@@ -15,7 +15,11 @@ from validator.dataset import data_text, quality, row_selection, sample_guidance
 from validator.dataset.data_report import DataReport, DroppedRows, RowCounts
 from validator.dataset.token_counting import CharacterCounter
 from validator.dataset.user_input import report_on_source
-from validator.run.settings import run_of_values
+from validator.recipe.recipe_file import load_recipe
+from validator.rows.token_estimate import TextEstimator
+from validator.run.sample_lengths import first_row_lengths
+from validator.run.settings import resolve, run_of_values
+from validator.run.training_time import predict_training_time
 
 WORDS = ["".join(random.Random(seed).choices("etaoinshrdlu", k=2 + seed % 8)) for seed in range(4000)]
 
@@ -254,3 +258,40 @@ def test_rows_that_are_not_counted_are_told(tmp_path: Path, more: int, keys: dic
 def test_a_dropped_row_is_not_counted(tmp_path: Path) -> None:
     report = report_on(tmp_path, [*clean(50), {"instruction": "a", "input": "", "output": None}])
     assert [*data_text.rows_not_counted(report)] == ["here: 50 of the 51 rows that were read; 1 dropped"]
+
+
+PAIR_ENTRY = {"ranking": True, "columns": {"prompt": "instruction", "chosen": "output", "rejected": "worse"}}
+
+
+@pytest.mark.parametrize(
+    ("stage", "entry", "template"),
+    [
+        ("sft", {}, "qwen3"),
+        ("sft", {}, "llama2"),
+        ("dpo", PAIR_ENTRY, "qwen"),
+        ("pt", {"columns": {"prompt": "output"}}, None),
+    ],
+)
+def test_data_and_the_other_commands_estimate_the_same_tokens_and_hours(
+    stage: str, entry: dict[str, Any], template: str | None, tmp_path: Path
+) -> None:
+    rows = [{**row, "worse": row["output"][:40], "not trained on": "word " * 90} for row in clean(400)]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    (tmp_path / "dataset_info.json").write_text(json.dumps({"rows": {"file_name": "rows.json", **entry}}))
+    values = {"model_name_or_path": "Qwen/Qwen3-8B", "template": template, "dataset": "rows", "finetuning_type": "lora",
+              "dataset_dir": str(tmp_path), "stage": stage, "do_train": True, "packing": False}  # fmt: skip
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"# /// recipe\n# machine: 8xa100-80g\n# ///\n{json.dumps(values)}")
+    report, run = report_on_source(str(path), None, None), resolve(load_recipe(str(path)))
+    lengths, time = first_row_lengths(run), predict_training_time(run)
+    assert report.time
+    assert time
+    assert time.hours
+    assert report.tokens.mean == round(sum(lengths) / len(lengths))
+    assert report.time.hours == pytest.approx(time.hours, rel=0.01)
+    assert "estimated from all 400 rows" in time.assumed[0]
+
+
+def test_numpy_and_python_estimate_alike() -> None:
+    texts = ["", "Is it 12.5 %?\n\tYes.", "模型的长度", "e\u0301\ud800", *(str(row) for row in clean(50))]
+    assert CharacterCounter().count(texts) == TextEstimator().count(texts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -46,3 +47,15 @@ def test_a_pair_is_as_long_as_its_prompt_with_the_longer_answer(tmp_path: Path) 
 @pytest.mark.parametrize("keys", [{"stage": "pt"}, {"dataset": "other"}])
 def test_what_cannot_be_measured_has_the_usual_length(keys: dict[str, Any], tmp_path: Path) -> None:
     assert longest(tmp_path, [{**SHORT, "output": WORDS}], packing=False, **keys) == 512
+
+
+def test_each_data_set_is_sampled_by_its_share_of_the_rows(tmp_path: Path) -> None:
+    for name, number in (("few", 10), ("many", 990)):
+        (tmp_path / f"{name}.json").write_text(json.dumps([SHORT] * number))
+    (tmp_path / "dataset_info.json").write_text(
+        json.dumps({name: {"file_name": f"{name}.json"} for name in ("few", "many")})
+    )
+    values = {"dataset": "few,many", "dataset_dir": str(tmp_path)}
+    data = resolve(Document(str(tmp_path / "x.yaml"), values=values)).data
+    assert Counter(dataset.name for dataset, _ in data.sampled_rows) == {"few": 5, "many": 495}
+    assert data.sampled_in_words == "500 of 1,000 rows"

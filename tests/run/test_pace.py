@@ -86,7 +86,7 @@ def test_rows_that_are_there_count_before_the_recommended_ones(tmp_path: Path) -
     (tmp_path / "dataset_info.json").write_text('{"mine": {"file_name": "mine.json"}}', "utf-8")
     there = paced(dataset_dir=str(tmp_path))
     assert there.steps == 10
-    assert there.assumed == ("samples of some 167 tokens, estimated from the first rows",)
+    assert there.assumed == ("samples of some 176 tokens, estimated from all 320 rows",)
     assert there.step.high < paced().step.high
 
 

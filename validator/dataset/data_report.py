@@ -219,7 +219,7 @@ def build_report(run: RunSettings, near: bool | None, report: OnRows) -> DataRep
         memory=_longest_batch_memory(run, selection, rows, tokens.recommended_cutoff_len),
         amount=sample_guidance.judge_sample_count(run, samples if complete else 0, steps.epochs if steps else 0.0),
         quality=list(quality.quality_issues(selection, rows, evaluated, duplicates, similar)),
-        time=_run_duration(run, selection, trained) if steps and not selection.uncounted_media else None,
+        time=_run_duration(run, selection, trained, counter.exact) if steps and not selection.uncounted_media else None,
     )
 
 
@@ -350,8 +350,9 @@ def _why_near_duplicates_skipped(near: bool | None, rows: int, row_step: int) ->
     return "near duplicates were not looked for, as asked" if near is False else ""
 
 
-def _run_duration(run: RunSettings, selection: RowSelection, trained: Positions) -> RunDuration | None:
-    """Return the predicted time of a run on the rows that are trained on. Return None if no machine is named, or if the
+def _run_duration(run: RunSettings, selection: RowSelection, trained: Positions, exact: bool) -> RunDuration | None:
+    """Return the predicted time of a run on the rows that are trained on. `exact`: their tokens were counted with the
+    model's tokenizer. Return None if no machine is named, or if the
     model or the speed of the machine is not known."""
     ordered = np.sort(selection.rows["kept_tokens"][trained]).tolist()
     if not selection.sequences or not ordered:
@@ -359,7 +360,7 @@ def _run_duration(run: RunSettings, selection: RowSelection, trained: Positions)
     quantiles = tuple(ordered[at * len(ordered) // _LENGTH_QUANTILES] for at in range(_LENGTH_QUANTILES))
     tower_tokens = math.ceil(selection.rows["tower_tokens"][trained].sum() / selection.sequences) or None
     correction = calibration.time_correction(str(run.machine))
-    found = predict_training_time(run, selection.sequences, quantiles, correction, tower_tokens)
+    found = predict_training_time(run, selection.sequences, quantiles, correction, tower_tokens, exact)
     if found is None or found.hours is None:
         return None
     step = Band(found.step.low, found.step.expected, found.step.high)

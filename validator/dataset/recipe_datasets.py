@@ -9,11 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from validator.dataset import data_files, row_scan
-from validator.dataset.chat_template import ChatTemplate
 from validator.dataset.row_scan import OnRows, ScannedRows, ScanSettings
 from validator.dataset.token_counting import TokenCounter
 from validator.errors import RecipeError
-from validator.knowledge.chat_templates import template_slots
 from validator.recipe.suggestions import suggest
 from validator.rows import reading_limits
 from validator.rows.converter import Row
@@ -23,6 +21,7 @@ from validator.rows.media_columns import MediaSupport
 from validator.rows.outcomes import DATE_ANSWER, TRAINED, TURN_ORDER, missing_columns, why_none_trained
 from validator.rows.reading_limits import UnreadableError
 from validator.run import data_streams, dataset_registry
+from validator.run.chat_template import recipe_template
 from validator.run.dataset_registry import Dataset
 from validator.run.image_tokens import image_counter
 from validator.run.settings import RunSettings
@@ -100,20 +99,11 @@ def load_datasets(run: RunSettings, counter: TokenCounter, report: OnRows) -> li
 
 def scan_settings(run: RunSettings, counter: TokenCounter, dataset: Dataset) -> ScanSettings:
     """Return the settings for scanning the rows of a data set: how to convert, check and count them."""
-    name, facts, system = str(run.args.get("template")), run.template or {}, run.args.get("default_system")
-    template = ChatTemplate(
-        template_slots().get(name, {}),
-        counter,
-        efficient_eos=bool(facts.get("efficient_eos")),
-        thinking=run.args.get("enable_thinking"),
-        preserve=run.args.flag("preserve_thinking"),
-        mask_history=run.args.flag("mask_history"),
-        system=system if isinstance(system, str) else None,
-    )
     kinds = frozenset(run.template_media) if run.template else None
-    media = MediaSupport(kinds, run.data.media_folder(dataset), name)
+    media = MediaSupport(kinds, run.data.media_folder(dataset), str(run.args.get("template")))
     images = image_counter(run)[0] if dataset.attr.has_images else None
     limit, packing = run.batch.kept_tokens, run.batch.packing
+    template = recipe_template(run, counter)
     return ScanSettings(dataset.attr, run.task.stage, template, counter, limit, packing, media, images)
 
 

@@ -1,14 +1,12 @@
-"""Images, videos and sounds of one row: what identifies them, and the tokens that images add to the row's turns."""
+"""Images, videos and sounds of one row: what identifies them, and the tokens of images."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from hashlib import blake2b
-from itertools import islice
 from typing import Any, NamedTuple
 
-from validator.dataset.chat_template import TurnTexts
-from validator.rows.converter import FatalRowError, Turn
+from validator.rows.converter import FatalRowError
 from validator.rows.dataset_attr import DatasetAttr
 from validator.rows.media_columns import PLACEHOLDERS
 from validator.rows.media_files import media_identity, require_images, row_media_files
@@ -58,19 +56,3 @@ def read_row_media(attr: DatasetAttr, folder: str, row: Mapping[str, Any], count
         return NO_MEDIA
     digest = blake2b(b"\0".join(identities), digest_size=8).digest()
     return RowMedia(int.from_bytes(digest, "big"), tuple(images), unread, cut, frozenset(uncounted))
-
-
-def with_images(
-    texts: list[TurnTexts], turns: Sequence[Turn], images: Sequence[ImageTokens], front: bool
-) -> list[TurnTexts]:
-    """Return the texts of the turns with <image> replaced by the tokens of the images, in their order. What stands
-    before and behind an image is tokenized by itself, because the marks around an image are tokens of their own.
-    `front`: all images stand before the first turn."""
-    if not images:
-        return texts
-    mark, left, placed = PLACEHOLDERS["images"], iter(images), list[TurnTexts]()
-    for (pieces, added), (_, content) in zip(texts, turns, strict=True):
-        number = len(images) if front else content.count(mark)
-        parts = [part for piece in pieces for part in piece.split(mark)]
-        placed.append((parts, added + sum(each.sequence for each in islice(left, number))))
-    return placed

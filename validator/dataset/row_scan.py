@@ -17,16 +17,15 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from validator.dataset import data_files, file_parts
-from validator.dataset.chat_template import ChatTemplate, TurnTexts
-from validator.dataset.row_media import NO_MEDIA, RowMedia, read_row_media, with_images
+from validator.dataset.row_media import NO_MEDIA, RowMedia, read_row_media
 from validator.dataset.token_counting import CharacterCounter, TokenCounter
-from validator.rows import reading_limits, truncation
+from validator.rows import reading_limits
 from validator.rows.converter import FatalRowError, Sample, row_converter
 from validator.rows.dataset_attr import DatasetAttr
 from validator.rows.media_columns import MediaSupport, media_fault
 from validator.rows.outcomes import ENDS_RUN, NON_TEXT_TURN, TRAINED, row_status
 from validator.rows.reading_limits import UnreadableError
-from validator.rows.truncation import SampleLengths
+from validator.run.chat_template import ChatTemplate, TurnTexts, sample_lengths, sample_texts
 from validator.run.image_tokens import ImageCounter, ImageTokens
 
 BLOCK_ROWS = 1000  # rows that are counted together, fewer where they are large
@@ -341,7 +340,10 @@ def _with_tokens(part: ScannedRows, block: list[_ScannedRow], settings: ScanSett
     records = []
     for (figures, sample, *_), turns in zip(block, texts, strict=True):
         sizes = [sum(islice(counts, len(pieces)), added_tokens) for pieces, added_tokens in turns]
-        lengths = _sample_lengths(sample, sizes, settings) if sample and sizes else (0, 0, 0, 0)
+        lengths = (0, 0, 0, 0)
+        if sample and sizes:
+            limit = settings.cutoff_len
+            lengths = sample_lengths(settings.template, sample, sizes, settings.stage, settings.packing, limit)
         records.append((*figures, *lengths))
     rows = np.array(records, ROW)
     rows["outcome"][list(part.fatal)] = ENDS_RUN
@@ -351,42 +353,17 @@ def _with_tokens(part: ScannedRows, block: list[_ScannedRow], settings: ScanSett
 def _template_texts(
     part: ScannedRows, number: int, sample: Sample, settings: ScanSettings, images: Sequence[ImageTokens]
 ) -> list[TurnTexts]:
-    """Return for each turn of a sample the texts to tokenize, with the chat template around them and the tokens of
-    `images` added. Return an empty list if the template cannot encode the sample; `part` then records the reason for
-    the row with this `number`."""
-    if settings.stage == "pt":
-        return [([sample.prompt[0][1]], 1)]
-    answers = [answer for answer in sample.answers if answer[1]] if settings.stage == "kto" else sample.answers
-    turns = [*sample.prompt, *(answers[:1] or sample.answers[:1] or [("assistant", "")])]
-    if sample.tools or (len(turns) > 2 and any(role == "function" for role, _ in turns)):
+    """Return for each turn of a sample the texts to tokenize. Return an empty list if the template cannot encode the
+    sample; `part` then records the reason for the row with this `number`."""
+    turns = [*sample.prompt, *sample.answers[:1]]
+    if settings.stage != "pt" and (sample.tools or (len(turns) > 2 and any(role == "function" for role, _ in turns))):
         part.tools_approximated = True
     front = settings.images is not None and settings.images.in_front
     try:
-        texts = settings.template.encode(turns, sample.system, sample.tools, settings.stage == "sft")
-        texts = with_images(texts, turns, images, front)
-        if settings.stage in ("dpo", "rm"):
-            second = [*sample.prompt, sample.answers[1]]
-            other = settings.template.encode(second, sample.system, sample.tools, False)
-            texts += with_images(other, second, images, front)[-1:]
-        return texts
+        return sample_texts(settings.template, sample, settings.stage, images, front)
     except FatalRowError as err:
         part.fatal[number] = str(err)
         return []
-
-
-def _sample_lengths(sample: Sample, sizes: list[int], settings: ScanSettings) -> SampleLengths:
-    """Return the lengths of a sample in tokens: all tokens, tokens left by `cutoff_len`, answer tokens, and answer
-    tokens cut off. `sizes` are the numbers of tokens in the turns of the sample."""
-    extra = int(settings.template.efficient_eos)
-    if settings.stage == "pt":  # packed texts are cut into blocks later and lose nothing here
-        kept = sizes[0] if settings.packing else min(sizes[0], settings.cutoff_len)
-        return sizes[0], kept, sizes[0], sizes[0] - kept
-    if settings.stage == "sft":
-        pairs = [(sizes[0], sizes[1])] if len(sizes) == 2 else list(zip(sizes[::2], sizes[1::2], strict=True))
-        return truncation.turn_lengths(pairs, settings.cutoff_len, extra, settings.template.mask_history)
-    prompt_turns = len(sample.prompt)
-    answers = [size + extra for size in sizes[prompt_turns:]]
-    return truncation.answer_lengths(sum(sizes[:prompt_turns]), answers, settings.cutoff_len)
 
 
 # Objects made between two searches for garbage cycles. Rows have no cycles; with Python's own threshold of 700,

@@ -18,7 +18,6 @@ from validator.run.answer_cuts import estimate_answer_cuts
 from validator.run.assumptions import fitting_length, longer_samples_in_words
 from validator.run.settings import RunSettings
 from validator.run.training_time import predict_training_time
-from validator.wording import plural
 
 # Which share of samples may lose the end of their answers without a word: with the fewest tokens that their texts
 # plausibly have, and with the usual number.
@@ -224,8 +223,7 @@ def most_samples_cut(run: RunSettings) -> Findings:
     cuts = estimate_answer_cuts(run) if limit > 0 and not run.declared.lengths.typical else None
     if cuts and (cuts.low >= _MAX_SHARE_CUT_SURELY or cuts.usual >= _MAX_SHARE_CUT):
         shares = f"{cuts.low:.0%}" if cuts.high - cuts.low < 0.005 else f"{cuts.low:.0%} to {cuts.high:.0%}"
-        rows = f"{cuts.rows:,} {plural(cuts.rows, 'row')}"
-        found = f"`cutoff_len` ({limit:,.0f}) cuts some {shares} of the answers, by the first {rows}"
+        found = f"`cutoff_len` ({limit:,.0f}) cuts some {shares} of the answers, by {run.data.sampled_in_words}"
         positions = (run.model.positions if run.model else None) or cuts.sufficient_length
         better = min(cuts.sufficient_length, positions)
         longer = f"set `cutoff_len: {better}`, or shorten the samples"

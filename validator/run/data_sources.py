@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -10,11 +11,15 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from validator.recipe import safe_read
+from validator.rows.converter import Row
 from validator.run import dataset_registry
 from validator.run.dataset_registry import Dataset, Registry
 from validator.run.hyperparameters import Evaluation
 from validator.run.recipe_arguments import Arguments, Declared
 from validator.run.workspace import Workspace
+
+# Rows that are read for an estimate: they take some hundredths of a second.
+_MAX_SAMPLED_ROWS = 500
 
 RowSource = Literal["files", "header", "recommended", "published"]
 
@@ -107,6 +112,33 @@ class DataSources:
     def folders_near(self, dataset: Dataset) -> tuple[Path, ...]:
         """Return the folders in and around which a data set's images may lie that are not in `media_folder`."""
         return (*dict.fromkeys(file.parent for file in dataset.files), *self._workspace.folders[:1])
+
+    @cached_property
+    def sampled_rows(self) -> tuple[tuple[Dataset, Row], ...]:
+        """Some of the first rows of the training data sets, by which lengths are estimated: of each as many as its
+        share of all rows asks for; all rows if they are few."""
+        most = int(self._args.number("max_samples")) or sys.maxsize
+        counted = [
+            (one, one.rows.head, min(one.rows.number, most)) for one in self.datasets if one.rows and one.rows.head
+        ]
+        total = sum(number for _, _, number in counted)
+        share = min(
+            [_MAX_SAMPLED_ROWS / max(total, 1), 1.0, *(len(head) / max(number, 1) for _, head, number in counted)]
+        )
+        chosen = list[tuple[Dataset, Row]]()
+        for one, head, number in counted:
+            wanted = min(max(round(share * number), 1), len(head))
+            chosen += [(one, head[at * len(head) // wanted]) for at in range(wanted)]
+        return tuple(chosen)
+
+    @property
+    def sampled_in_words(self) -> str:
+        """The rows by which lengths are estimated, as text for a message, such as "all 400 rows" or "500 of 52,002
+        rows"."""
+        read, count = len(self.sampled_rows), self._local_count
+        if count and count.number > read:
+            return f"{read:,} of {'' if count.exact else 'about '}{count.number:,} rows"
+        return f"all {read:,} rows" if read > 1 else "the only row"
 
     @property
     def has_first_rows(self) -> bool:

@@ -1,67 +1,77 @@
-"""The first rows of local data sets: the estimated tokens of their turns, and how long the longest surely is."""
+"""The first rows of local data sets: the estimated tokens of their turns, and how long the longest surely is. `data`
+counts all rows, by the same texts and, without the model's tokenizer, the same estimate."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import NamedTuple
 
-from validator.rows.converter import Sample
+from validator.rows.converter import FatalRowError, Sample
 from validator.rows.outcomes import row_checker
-from validator.rows.token_estimate import estimate_tokens
+from validator.rows.token_estimate import TextEstimator
+from validator.rows.truncation import SampleLengths
+from validator.run.chat_template import ChatTemplate, recipe_template, sample_lengths, sample_texts
+from validator.run.image_tokens import image_counter
+from validator.run.row_images import first_row_images
 from validator.run.settings import RunSettings
 
-_ROWS_READ = 200  # first rows of a data set
-_MAX_TOKENS_PER_CHARACTER = 1.5  # a digit; a row that is too short to be cut whatever it holds needs no closer look
-_STAGES = ("sft", "dpo", "rm", "kto")
+_STAGES = ("sft", "dpo", "rm", "kto")  # those that train on answers
 # Tokens of a text, as multiples of the estimate. Nine in ten pieces of text are within 15 % of it for Qwen's
-# vocabulary; vocabularies of 32,000 words make more tokens, and the template adds some to each turn.
+# vocabulary; vocabularies of 32,000 words make more tokens.
 FEWEST, EXPECTED, MOST = 0.9, 1.0, 1.3
 
 
-class RowTurns(NamedTuple):
-    """The estimated tokens of a row's turns. `answers`: how many of the last ones are answers to one prompt: two for
-    preference pairs, 0 for a conversation. `turns` is empty if `cutoff_len` surely does not cut the row."""
+class FirstRow(NamedTuple):
+    """A row that is trained on. `turns`: tokens of its turns; of a preference pair, the last two are its answers.
+    `has_media`: its data set has images, videos or audio; their tokens are in `turns` if `is_counted`."""
 
-    turns: tuple[float, ...]
-    answers: int
+    sample: Sample
+    turns: tuple[int, ...]
+    has_media: bool
+    is_counted: bool
 
-    @property
-    def longest_sequence(self) -> float:
-        """Tokens of the longest sequence that the row becomes: all turns, or the prompt with the longer answer."""
-        if not self.answers:
-            return sum(self.turns)
-        return sum(self.turns[: -self.answers]) + max(self.turns[-self.answers :])
+    def lengths(self, run: RunSettings, template: ChatTemplate, factor: float = 1.0) -> SampleLengths:
+        """Return the lengths of the sample, if each text has `factor` times the estimated tokens."""
+        turns = [round(factor * each) for each in self.turns]
+        limit = max(run.batch.kept_tokens, 1)
+        return sample_lengths(template, self.sample, turns, run.task.stage, run.batch.packing, limit)
 
 
-def first_row_turns(run: RunSettings) -> tuple[RowTurns, ...]:
-    """Return the turns of the first rows of the run's local data sets. Empty if no row can be read, or if the stage
-    trains on no answers. Data sets with images, videos or audio are left out, because media add tokens."""
-    if first_row_turns not in run.derived:
-        run.derived[first_row_turns] = (*_read_turns(run),) if run.task.stage in _STAGES else ()
-    found: tuple[RowTurns, ...] = run.derived[first_row_turns]
+def first_rows(run: RunSettings) -> tuple[FirstRow, ...]:
+    """Return those of the rows `run.data.sampled_rows` that are trained on."""
+    if first_rows not in run.derived:
+        run.derived[first_rows] = (*_read_rows(run),)
+    found: tuple[FirstRow, ...] = run.derived[first_rows]
     return found
 
 
-def _read_turns(run: RunSettings) -> Iterator[RowTurns]:
-    shortest = run.batch.kept_tokens / MOST / _MAX_TOKENS_PER_CHARACTER
-    for dataset in run.data.datasets:
-        rows = dataset.rows.head if dataset.rows and not dataset.attr.has_media else ()
-        check = row_checker(dataset.attr, run.task.stage)
-        for row in islice(rows, _ROWS_READ):
-            sample = None if len(repr(row)) < shortest else check(row).sample
-            answers = len(sample.answers) if sample and run.task.stage != "sft" else 0
-            yield RowTurns(tuple(map(estimate_tokens, _turn_texts(sample))) if sample else (), answers)
+def _read_rows(run: RunSettings) -> Iterator[FirstRow]:
+    stage, estimator = run.task.stage, TextEstimator()
+    template, images, counter = recipe_template(run, estimator), first_row_images(run), image_counter(run)[0]
+    checks = {dataset: row_checker(dataset.attr, stage) for dataset in run.data.datasets}
+    for number, (dataset, row) in enumerate(run.data.sampled_rows):
+        sample = checks[dataset](row).sample
+        if sample is None:
+            continue
+        tokens = images[number].tokens if images else ()
+        try:
+            texts = sample_texts(template, sample, stage, tokens, counter is not None and counter.in_front)
+        except FatalRowError:
+            continue
+        turns = tuple(sum(estimator.count(pieces)) + added for pieces, added in texts)
+        has_media = dataset.attr.has_media and stage != "pt"
+        yield FirstRow(sample, turns, has_media, bool(images) or not has_media)
 
 
-def _turn_texts(sample: Sample) -> list[str]:
-    texts = [text for _, text in (*sample.prompt, *sample.answers)]
-    system = sample.system if isinstance(sample.system, str) else ""
-    return [system + texts[0], *texts[1:]]
+def text_rows(run: RunSettings) -> list[FirstRow]:
+    """Return the first rows that have answers and neither images, videos nor audio. Empty if the stage trains on no
+    answers."""
+    return [each for each in first_rows(run) if not each.has_media] if run.task.stage in _STAGES else []
 
 
 def certain_tokens(run: RunSettings) -> int:
     """Return the tokens that the run's longest sequence has at least: by the header block, or by the first rows of
-    local data sets, if these are surely longer. Rows that stay far below `cutoff_len` are not measured."""
-    known = max((each.longest_sequence for each in first_row_turns(run)), default=0.0)
+    local data sets, if these are surely longer."""
+    template = recipe_template(run, TextEstimator())
+    known = max((each.lengths(run, template)[0] for each in text_rows(run)), default=0)
     return max(run.batch.certain_tokens, min(int(FEWEST * known), run.batch.max_tokens))

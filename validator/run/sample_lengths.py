@@ -4,11 +4,14 @@ sample."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from math import exp, log, sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from validator.run import multimodal, row_images
+from validator.rows.token_estimate import TextEstimator
+from validator.run import multimodal
+from validator.run.chat_template import recipe_template
+from validator.run.first_rows import EXPECTED, FEWEST, MOST, first_rows
 from validator.run.prediction import predict
 from validator.run.settings import RunSettings
 
@@ -55,11 +58,9 @@ def slowest_batch_length(lengths: Sequence[float], micro_batch: int, devices: in
     return own_longest + (slowest - own_longest) / sqrt(waits)
 
 
-# Bytes of text that are one token, about: 4.2 of English letters, 4.7 of Chinese characters, 3 of code (least squares
-# against Qwen's vocabulary, as dataset/token_counting.py has them); and what a template adds to a sample.
-_BYTES_PER_TOKEN, _TEMPLATE_TOKENS = 4.2, 15
-# How far such an estimate may be off, whole data sets together: code and mathematics have fewer bytes a token.
-_ESTIMATE_FACTORS = (0.8, 1.0, 1.4)
+# How far published lengths may be off, which are those of other tokenizers and whole data sets.
+_PUBLISHED_FACTORS = (0.8, 1.0, 1.4)
+_TEXT_FACTORS = (FEWEST, EXPECTED, MOST)
 # Of `cutoff_len`, where nothing is known: OpenOrca has 445 tokens of 4096 in fms-acceleration's runs, MetaMathQA 210 of
 # 768 in peft's, and UltraChat fills half of 2048 and more in Zephyr's.
 _CUTOFF_SHARES = (0.1, 0.25)
@@ -77,34 +78,35 @@ class SampleLengths(NamedTuple):
     guessed: bool = False
 
 
-def estimate_sample_lengths(run: RunSettings, lengths: Sequence[int] | None = None) -> SampleLengths:
+def estimate_sample_lengths(
+    run: RunSettings, lengths: Sequence[int] | None = None, exact: bool = True
+) -> SampleLengths:
     """Return the lengths of the run's samples. `lengths`: tokens of each sample, if the data were read; None to
     estimate them from the header block, the first rows, published figures, or `cutoff_len`, the first of these that is
-    known."""
+    known. `exact`: the lengths were counted with the model's tokenizer, and not estimated."""
     longest = run.batch.max_tokens
-    if lengths:
+    if lengths and exact:
         return _known_lengths([min(each, longest) for each in lengths])
+    if lengths:
+        return _estimated_lengths(lengths, longest, _TEXT_FACTORS)
     declared = run.declared.lengths
     if declared.typical:
         longest_sample = declared.longest or longest
         spread = spread_lengths(min(declared.typical, longest_sample), longest_sample, declared.longest is not None)
         return _known_lengths([min(each, longest) for each in spread])
     if rows := first_row_lengths(run):
-        cut = [[min(factor * each, longest) for each in rows] for factor in _ESTIMATE_FACTORS]
-        return SampleLengths(
-            (cut[0], cut[1], cut[2]),
-            (f"samples of some {sum(cut[1]) / len(rows):,.0f} tokens, estimated from the first rows",),
-        )
+        found = _estimated_lengths(rows, longest, _TEXT_FACTORS)
+        mean = sum(found.lengths[1]) / len(rows)
+        words = f"samples of some {mean:,.0f} tokens, estimated from {run.data.sampled_in_words}"
+        return found._replace(assumed=(words,))
     image_tokens = min(_image_tokens(run), longest)
     if run.declared.samples is None and (
         published := published_tokens(run)
     ):  # else the recipe is made for other data than it names
         mean, top = float(published[0] + image_tokens), published[1] + image_tokens
         spread = spread_lengths(min(mean, longest), min(top, longest), top <= longest)
-        cut = [[min(factor * each, longest) for each in spread] for factor in _ESTIMATE_FACTORS]
-        return SampleLengths(
-            (cut[0], cut[1], cut[2]), (f"samples of some {mean:,.0f} tokens, as published of the data sets",)
-        )
+        words = f"samples of some {mean:,.0f} tokens, as published of the data sets"
+        return _estimated_lengths(spread, longest, _PUBLISHED_FACTORS)._replace(assumed=(words,))
     short, usual = (
         spread_lengths(max(each, image_tokens), longest, told=False) for each in assumed_mean_lengths(longest)
     )
@@ -127,27 +129,21 @@ def _known_lengths(lengths: Sequence[float]) -> SampleLengths:
     return SampleLengths((lengths, lengths, lengths))
 
 
+def _estimated_lengths(lengths: Sequence[float], longest: int, factors: tuple[float, float, float]) -> SampleLengths:
+    """Return the lengths of samples that are cut to `longest`, if they have `factors` times the estimated tokens."""
+    fewest, usual, most = ([min(factor * each, longest) for each in lengths] for factor in factors)
+    return SampleLengths((fewest, usual, most))
+
+
 def first_row_lengths(run: RunSettings) -> Sequence[float]:
     """Return the estimated sequence length, in tokens, of each of the first rows of the local data sets. Empty if a
-    data set cannot be read, or if samples have media whose tokens are not known. A preference pair is two sequences, so
-    half of its text counts."""
-    if first_row_lengths not in run.derived:
-        run.derived[first_row_lengths] = (*_read_row_lengths(run),)
-    found: tuple[float, ...] = run.derived[first_row_lengths]
-    return found
-
-
-def _read_row_lengths(run: RunSettings) -> Iterator[float]:
-    if run.data.local_rows is None:
-        return
-    each = _BYTES_PER_TOKEN * (2 if run.task.uses_preference_pairs else 1)
-    if _image_tokens(run):
-        rows = [(each.row, each.tokens.sequence) for each in row_images.first_row_images(run)]
-    else:
-        rows = [(row, 0) for one in run.data.datasets for row in (one.rows.head if one.rows else ())]
-    for row, image_tokens in rows:
-        text = "".join(_text_values(row.values())).encode("utf-8", "replace")
-        yield _TEMPLATE_TOKENS + len(text) / each + image_tokens
+    data set cannot be read, or if samples have media whose tokens are not known. The length of a preference pair is
+    that of its longer sequence."""
+    rows = first_rows(run) if run.data.local_rows is not None else ()
+    if not all(each.is_counted for each in rows) and _image_tokens(run):
+        return ()
+    template = recipe_template(run, TextEstimator())
+    return [each.lengths(run, template)[0] for each in rows]
 
 
 def published_tokens(run: RunSettings) -> tuple[int, int] | None:
@@ -160,16 +156,6 @@ def published_tokens(run: RunSettings) -> tuple[int, int] | None:
     mean = sum(rows * tokens["mean"] for rows, tokens in lengths) / sum(rows for rows, _ in lengths)
     longest = [tokens["longest"] for _, tokens in lengths]
     return round(mean), run.batch.max_tokens if None in longest else max(longest)
-
-
-def _text_values(values: Iterable[Any]) -> Iterator[str]:
-    for value in values:
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, Mapping):
-            yield from _text_values(value.values())
-        elif isinstance(value, list):
-            yield from _text_values(value)
 
 
 def _image_tokens(run: RunSettings) -> int:

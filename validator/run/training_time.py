@@ -73,16 +73,18 @@ def predict_training_time(
     lengths: tuple[int, ...] | None = None,
     correction: float | None = None,
     tower_tokens: int | None = None,
+    exact: bool = True,
 ) -> TrainingTime | None:
     """Return the predicted time of the run; None if model, machine, the machine's rates or the sharding of states are
     not known. `sequences`: number of training sequences; None to take the rows of the data sets, or the recommended
     number of the header block. `lengths`: tokens of each sample; None to estimate them. `correction`: measured seconds
     divided by predicted seconds on this machine; None if nothing was measured. `tower_tokens`: tokens of the vision
-    tower that a usual sample's images have, if the images were read."""
+    tower that a usual sample's images have, if the images were read. `exact`: `lengths` were counted with the model's
+    tokenizer, and not estimated."""
     device, assumed = _machine_rates(run, correction)
     if device is None or run.model is None or predict(run).workload is None:
         return None
-    samples = estimate_sample_lengths(run, lengths)
+    samples = estimate_sample_lengths(run, lengths, exact)
     slow = device._replace(network=device.network * SLOWER_NETWORK) if assumed else device
     short, usual, long = (
         _training_time_at(run, each, rates, sequences, tower_tokens)

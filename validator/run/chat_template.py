@@ -1,5 +1,5 @@
-"""Builds the texts that LLaMA-Factory hands to the tokenizer for one sample (data/template.py): the turns of the
-conversation with the chat template around them."""
+"""The texts that LLaMA-Factory hands to the tokenizer for one sample (data/template.py), which are the turns of the
+conversation with the chat template around them, and the sample's length in tokens."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
-from validator.dataset.token_counting import TokenCounter
-from validator.knowledge.chat_templates import thought_words
-from validator.rows.converter import FatalRowError, Turn
+from validator.knowledge.chat_templates import template_slots, thought_words
+from validator.rows import truncation
+from validator.rows.converter import FatalRowError, Sample, Turn
+from validator.rows.media_columns import PLACEHOLDERS
 from validator.rows.outcomes import tools_fault
+from validator.rows.token_estimate import TextCounter
+from validator.rows.truncation import SampleLengths
+from validator.run.image_tokens import ImageTokens
+from validator.run.settings import RunSettings
 
 _CONTENT = "{{content}}"
 _CONTENT_THEN_EOS: list[Any] = [_CONTENT, ["eos_token"]]
@@ -28,7 +34,7 @@ class ChatTemplate:
     `default_system`. `counter` counts the tokens of the template's own texts."""
 
     slots: Mapping[str, Any]
-    counter: TokenCounter
+    counter: TextCounter
     efficient_eos: bool = False
     thinking: bool | None = True
     preserve: bool = False
@@ -189,3 +195,68 @@ def _parse_row_json(text: Any) -> Any:
         return json.loads(text)
     except (ValueError, TypeError, RecursionError):
         raise FatalRowError("a function call is not JSON with name and arguments") from None
+
+
+def recipe_template(run: RunSettings, counter: TextCounter) -> ChatTemplate:
+    """Return the chat template of a run with the recipe's settings for it. `counter`: counts the tokens of texts."""
+    system = run.args.get("default_system")
+    return ChatTemplate(
+        template_slots().get(str(run.args.get("template")), {}),
+        counter,
+        efficient_eos=bool((run.template or {}).get("efficient_eos")),
+        thinking=run.args.get("enable_thinking"),
+        preserve=run.args.flag("preserve_thinking"),
+        mask_history=run.args.flag("mask_history"),
+        system=system if isinstance(system, str) else None,
+    )
+
+
+def sample_texts(
+    template: ChatTemplate, sample: Sample, stage: str, images: Sequence[ImageTokens], front: bool
+) -> list[TurnTexts]:
+    """Return for each turn of a sample the texts to tokenize, with the chat template around them and the tokens of
+    `images` added. A preference pair ends in two turns, its two answers. `front`: all images stand before the first
+    turn. Raises FatalRowError if the template cannot encode the sample."""
+    if stage == "pt":
+        return [([sample.prompt[0][1]], 1)]
+    answers = [answer for answer in sample.answers if answer[1]] if stage == "kto" else sample.answers
+    turns = [*sample.prompt, *(answers[:1] or sample.answers[:1] or [("assistant", "")])]
+    texts = template.encode(turns, sample.system, sample.tools, stage == "sft")
+    texts = _with_images(texts, turns, images, front)
+    if stage in ("dpo", "rm"):
+        second = [*sample.prompt, sample.answers[1]]
+        other = template.encode(second, sample.system, sample.tools, False)
+        texts += _with_images(other, second, images, front)[-1:]
+    return texts
+
+
+def _with_images(
+    texts: list[TurnTexts], turns: Sequence[Turn], images: Sequence[ImageTokens], front: bool
+) -> list[TurnTexts]:
+    """Return the texts of the turns with <image> replaced by the tokens of the images, in their order. What stands
+    before and behind an image is tokenized by itself, because the marks around an image are tokens of their own."""
+    if not images:
+        return texts
+    mark, left, placed = PLACEHOLDERS["images"], iter(images), list[TurnTexts]()
+    for (pieces, added), (_, content) in zip(texts, turns, strict=True):
+        number = len(images) if front else content.count(mark)
+        parts = [part for piece in pieces for part in piece.split(mark)]
+        placed.append((parts, added + sum(each.sequence for each in islice(left, number))))
+    return placed
+
+
+def sample_lengths(
+    template: ChatTemplate, sample: Sample, sizes: Sequence[int], stage: str, packing: bool, limit: int
+) -> SampleLengths:
+    """Return the lengths of a sample in tokens: all tokens, tokens left by `cutoff_len` (`limit`), answer tokens, and
+    answer tokens cut off. `sizes`: tokens of the turns that `sample_texts` returns."""
+    extra = int(template.efficient_eos)
+    if stage == "pt":  # packed texts are cut into blocks later and lose nothing here
+        kept = sizes[0] if packing else min(sizes[0], limit)
+        return sizes[0], kept, sizes[0], sizes[0] - kept
+    if stage == "sft":
+        pairs = [(sizes[0], sizes[1])] if len(sizes) == 2 else list(zip(sizes[::2], sizes[1::2], strict=True))
+        return truncation.turn_lengths(pairs, limit, extra, template.mask_history)
+    prompt_turns = len(sample.prompt)
+    answers = [size + extra for size in sizes[prompt_turns:]]
+    return truncation.answer_lengths(sum(sizes[:prompt_turns]), answers, limit)
