@@ -304,7 +304,7 @@ def test_what_the_times_assume_is_noted(tmp_path: Path) -> None:
     (tmp_path / "mine.jsonl").write_text("\n".join(rows))
     own = plans(*words, "--network", "roce-100g", "--data", str(tmp_path / "mine.jsonl"))["notes"]
     assert [note for note in own if note.startswith("times are for")] == [
-        "times are for samples of some 112 tokens, estimated from the first rows"
+        "times are for samples of some 125 tokens, estimated from all 50 rows"
     ]
 
 
@@ -1110,7 +1110,7 @@ def test_plans_that_differ_in_the_samples_of_an_optimizer_step_say_so(method: st
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(("lines", "held"), [(6000, True), (3000, False)])
+@pytest.mark.parametrize(("lines", "held"), [(12000, True), (6000, False)])
 def test_texts_that_fill_few_sequences_are_not_split(lines: int, held: bool) -> None:
     """Some 42 sequences of 2,048 tokens: LLaMA-Factory splits the lines, and what is held back has to fill one, too."""
     text = "".join(f"On line {number} the quick brown fox jumps over the lazy dog.\n" for number in range(lines))

@@ -351,9 +351,8 @@ def _why_near_duplicates_skipped(near: bool | None, rows: int, row_step: int) ->
 
 
 def _run_duration(run: RunSettings, selection: RowSelection, trained: Positions, exact: bool) -> RunDuration | None:
-    """Return the predicted time of a run on the rows that are trained on. `exact`: their tokens were counted with the
-    model's tokenizer. Return None if no machine is named, or if the
-    model or the speed of the machine is not known."""
+    """Return the predicted time of a run on the rows that are trained on; None if the machine, its speed or the model
+    is not known. `exact`: their tokens were counted with the model's tokenizer."""
     ordered = np.sort(selection.rows["kept_tokens"][trained]).tolist()
     if not selection.sequences or not ordered:
         return None

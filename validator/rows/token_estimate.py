@@ -28,9 +28,10 @@ def _byte_parts(byte: int) -> int:
 BYTE_TABLE = bytes(map(_byte_parts, range(256)))
 
 
-# The bytes of each kind, the most frequent first: counting them is faster than adding up what each byte is worth.
+# The bytes of each kind, the most frequent first: counting them is faster than adding up what each byte is worth, and
+# ends with the last byte.
 _KINDS = {parts: bytes(byte for byte in range(256) if BYTE_TABLE[byte] == parts)
-          for parts in (_LETTER, _HIGH, _SPACE, _MARK, _DIGIT, _BREAK)}  # fmt: skip
+          for parts in (_LETTER, _SPACE, _MARK, _DIGIT, _BREAK, _HIGH)}  # fmt: skip
 
 
 class TextCounter(Protocol):
@@ -54,9 +55,11 @@ class TextEstimator:
 
 
 def _estimate_tokens(text: bytes) -> int:
-    total = PARTS_PER_TOKEN // 2
+    total, size = PARTS_PER_TOKEN // 2, len(text)
     for parts, kind in _KINDS.items():
-        left = text.translate(None, kind)
-        total += parts * (len(text) - len(left))
-        text = left
+        if not size:
+            break
+        text = text.translate(None, kind)
+        left = len(text)
+        total, size = total + parts * (size - left), left
     return total // PARTS_PER_TOKEN

@@ -32,7 +32,7 @@ class FirstRow(NamedTuple):
 
     def lengths(self, run: RunSettings, template: ChatTemplate, factor: float = 1.0) -> SampleLengths:
         """Return the lengths of the sample, if each text has `factor` times the estimated tokens."""
-        turns = [round(factor * each) for each in self.turns]
+        turns = self.turns if factor == 1.0 else [round(factor * each) for each in self.turns]
         limit = max(run.batch.kept_tokens, 1)
         return sample_lengths(template, self.sample, turns, run.task.stage, run.batch.packing, limit)
 
@@ -72,6 +72,9 @@ def text_rows(run: RunSettings) -> list[FirstRow]:
 def certain_tokens(run: RunSettings) -> int:
     """Return the tokens that the run's longest sequence has at least: by the header block, or by the first rows of
     local data sets, if these are surely longer."""
-    template = recipe_template(run, TextEstimator())
-    known = max((each.lengths(run, template)[0] for each in text_rows(run)), default=0)
-    return max(run.batch.certain_tokens, min(int(FEWEST * known), run.batch.max_tokens))
+    if certain_tokens not in run.derived:
+        template = recipe_template(run, TextEstimator())
+        known = max((each.lengths(run, template)[0] for each in text_rows(run)), default=0)
+        run.derived[certain_tokens] = max(run.batch.certain_tokens, min(int(FEWEST * known), run.batch.max_tokens))
+    found: int = run.derived[certain_tokens]
+    return found

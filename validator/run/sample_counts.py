@@ -7,14 +7,10 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from validator.rows.outcomes import count_trained
-from validator.run.dataset_registry import Dataset
+from validator.run.first_rows import first_rows
 from validator.run.sample_lengths import estimate_sample_lengths
 from validator.run.schedule import training_schedule
 from validator.run.settings import RunSettings
-
-# First rows of a data set from which the share of rows that are dropped is taken.
-_ROWS_CHECKED = 200
 
 
 class SampleCounts(NamedTuple):
@@ -72,19 +68,5 @@ def training_steps(run: RunSettings) -> TrainingSteps | None:
 def _dropped_share(run: RunSettings) -> float:
     """Return the share of rows that LLaMA-Factory drops, among the first rows of the run's data sets; 0 if it drops all
     of them, which is reported as an error."""
-    if _dropped_share not in run.derived:
-        run.derived[_dropped_share] = _count_dropped_share(run)
-    found: float = run.derived[_dropped_share]
-    return found
-
-
-def _count_dropped_share(run: RunSettings) -> float:
-    shares = [(one.rows.number, _dropped_share_of(one, run.task.stage)) for one in run.data.datasets if one.rows]
-    total = sum(number for number, _ in shares)
-    share = sum(number * each for number, each in shares) / total if total else 0.0
-    return share if share < 1 else 0.0
-
-
-def _dropped_share_of(dataset: Dataset, stage: str) -> float:
-    head = dataset.rows.head[:_ROWS_CHECKED] if dataset.rows else ()
-    return 1 - count_trained(dataset.attr, stage, head) / len(head) if head else 0.0
+    read, trained = len(run.data.sampled_rows), len(first_rows(run))
+    return 1 - trained / read if trained else 0.0
