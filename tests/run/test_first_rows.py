@@ -58,4 +58,4 @@ def test_each_data_set_is_sampled_by_its_share_of_the_rows(tmp_path: Path) -> No
     values = {"dataset": "few,many", "dataset_dir": str(tmp_path)}
     data = resolve(Document(str(tmp_path / "x.yaml"), values=values)).data
     assert Counter(dataset.name for dataset, _ in data.sampled_rows) == {"few": 5, "many": 495}
-    assert data.sampled_in_words == "500 of 1,000 rows"
+    assert data.sampled_in_words == "the first 500 of 1,000 rows"

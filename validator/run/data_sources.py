@@ -117,7 +117,7 @@ class DataSources:
     def sampled_rows(self) -> tuple[tuple[Dataset, Row], ...]:
         """Some of the first rows of the training data sets, by which lengths are estimated: of each as many as its
         share of all rows asks for; all rows if they are few."""
-        most = int(self._args.number("max_samples")) or sys.maxsize
+        most = max(int(self._args.number("max_samples")), 0) or sys.maxsize
         counted = [
             (one, one.rows.head, min(one.rows.number, most)) for one in self.datasets if one.rows and one.rows.head
         ]
@@ -127,17 +127,16 @@ class DataSources:
         )
         chosen = list[tuple[Dataset, Row]]()
         for one, head, number in counted:
-            wanted = min(max(round(share * number), 1), len(head))
-            chosen += [(one, head[at * len(head) // wanted]) for at in range(wanted)]
+            chosen += [(one, row) for row in head[: max(round(share * number), 1)]]
         return tuple(chosen)
 
     @property
     def sampled_in_words(self) -> str:
-        """The rows by which lengths are estimated, as text for a message, such as "all 400 rows" or "500 of 52,002
-        rows"."""
+        """The rows by which lengths are estimated, as text for a message, such as "all 400 rows" or "the first 500
+        of 52,002 rows"."""
         read, count = len(self.sampled_rows), self._local_count
         if count and count.number > read:
-            return f"{read:,} of {'' if count.exact else 'about '}{count.number:,} rows"
+            return f"the first {read:,} of {'' if count.exact else 'about '}{count.number:,} rows"
         return f"all {read:,} rows" if read > 1 else "the only row"
 
     @property
