@@ -315,3 +315,10 @@ def test_what_does_not_go_together_is_told(words: tuple[str, ...], said: str) ->
     result = program.run_to_exception("plan", *words)
     assert isinstance(result.exception, click.UsageError)
     assert said in str(result.exception)
+
+
+def test_a_quantized_model_that_fits_nowhere_names_the_checkpoint_that_is_not() -> None:
+    """Of two machines on which nothing fits, the reason is that of NVIDIA's."""
+    answer = program.run("plan", "--model", "openai/gpt-oss-120b", "--machines", "8xmi355x,8xh100", "--host-ram", "64")
+    assert "openai/gpt-oss-120b on 8xh100-80g" in answer.output
+    assert "is the same model unpacked: --model unsloth/gpt-oss-120b-BF16" in answer.output

@@ -286,10 +286,12 @@ def _machines_to_compare(context: click.Context) -> str | None:
 
 def _go_on_with(context: click.Context, offers: Sequence[MachineOffer]) -> str:
     """Return the first of the compared machines, on which the answer goes on, and make it an option of this call. If
-    nothing fits, return the machine with the most memory."""
+    nothing fits, return the machine with the most memory, of NVIDIA's if there are any, as kernels of many models run
+    on these alone."""
     first, own = offers[0], context.params["price"]
     if not first.fits:
-        return str(max((parse_machine(each.machine) for each in offers), key=_total_memory))
+        machines = [parse_machine(each.machine) for each in offers]
+        return str(max(machines, key=lambda each: (each.device.vendor == "nvidia", _total_memory(each))))
     price = str(first.price) if first.price and not (own and own.of_device) else own
     context.params.update(machine=first.machine, machines=None, price=price)
     return first.machine

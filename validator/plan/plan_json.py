@@ -53,6 +53,8 @@ def answer_notes(answer: Answer) -> Iterator[str]:
         yield from _model_choice_notes(answer)
         return
     yield from _base_model_notes(answer.model)
+    if not answer.plans:
+        yield from _unpacked_model_notes(answer.model)
     if answer.plans and answer.model.quantized in ("gptq", "awq"):
         yield (
             f"the weights are quantized by {answer.model.quantized.upper()}, so that only adapters train (lora), and "
@@ -133,6 +135,17 @@ def _base_model_notes(model: Model) -> Iterator[str]:
     tuned = models.find_model(model.hub[0]) if model.base and model.hub else None
     if tuned and not tuned.base:
         yield f"{model.name} is the base model; the one tuned for chat is {tuned.name}"
+
+
+def _unpacked_model_notes(model: Model) -> Iterator[str]:
+    """Yield a note that names a checkpoint of the same model without quantization if the model's own is unpacked by
+    each process while it loads."""
+    plain = (models.find_model(name) for name in model.hub if name != model.name)
+    if model.quantized == "mxfp4" and (other := next((each for each in plain if each and not each.quantized), None)):
+        yield (
+            f"{model.name} holds 4-bit weights, which each process unpacks in main memory; {other.name} is the same "
+            f"model unpacked: --model {other.name}"
+        )
 
 
 def _model_choice_notes(answer: Answer) -> Iterator[str]:
