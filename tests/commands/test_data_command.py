@@ -43,6 +43,8 @@ BROKEN: dict[str, tuple[str, bytes, str]] = {
                     "a.jsonl:2: error: line 2 ends in the middle"),
     "invalid UTF-8 in lines": ("a.jsonl", f"{ROW}\n".encode() + b'{"instruction": "\xe9"}\n',
                                "a.jsonl:2: error: line 2 is not UTF-8 text (byte 0xe9 at column 18); save it as UTF-8"),
+    "invalid UTF-8 in csv": ("a.csv", b"instruction,output\na,b\nc,\"d\nd\"\ne,\xe9\n",
+                             "a.csv:5: error: line 5 is not UTF-8 text (invalid continuation byte); save it as UTF-8"),
     "invalid UTF-8 in a list": ("a.json", f"[{ROW}, ".encode() + b'{"instruction": "\xe9"}]',
                                 "a.json:1: error: row 2 is not UTF-8 text (byte 0xe9); save it as UTF-8"),
     "BOM": ("a.json", f"[{ROW}]".encode("utf-8-sig"), "a.json: error: is a list after a byte order mark"),
@@ -76,6 +78,13 @@ def test_broken_input_gets_one_clear_message(name: str, tmp_path: Path, monkeypa
     errors = [line for line in found.stdout.splitlines() if ": error: " in line]
     assert len(errors) == 1
     assert errors[0].startswith(said)
+
+
+def test_rows_beside_the_examples_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS * 5))
+    shown = run(str(tmp_path / "a.jsonl")).stdout
+    assert re.search(r"5 dropped: .*a.jsonl:2, .*a.jsonl:5, .*a.jsonl:8, and 2 more\)", shown)
+    assert re.search(r"  exact duplicates: 9 .*(\n      .* like .*){3}\n      and 6 more\n", shown)
 
 
 DROPPED_ROW = {"instruction": "Which row is dropped?", "input": "", "output": None}
@@ -241,6 +250,7 @@ def test_the_demo_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "steps: 25 an epoch of batch 8, 50 in all (2 epochs), 5 of warm-up, 2 saves" in found.stdout
     assert "200 different samples are few: enough to teach form and style" in found.stdout
     assert found.stderr == ""  # no bar where there is no terminal
+    assert "in all (1 epochs)" in run("recipes/tiny-cpu-lora.yaml", "num_train_epochs=1").stdout
 
 
 class Page(HTMLParser):

@@ -97,6 +97,8 @@ HUB = ("`owner/rows` is not on this machine, and nothing is fetched from a hub; 
         ([*PLAN, "--data", "semicolons.csv"], "separated by semicolons, and LLaMA-Factory reads commas"),
         (["data", "semicolons.csv"], "separated by semicolons, and LLaMA-Factory reads commas: save it with commas"),
         (["data", "ragged.csv"], "separated by semicolons"),
+        (["data", "semicolons.csv", "--columns", "prompt=frage,response=antwort"], "reads commas: save it with commas"),
+        (["data", "faq.csv", "cutoff_len=512"], "`faq.csv` is data, and cutoff_len=512 a setting of a recipe"),
         (["data", "faq.csv", "--columns", "prompt=x,response=antwort"], "no column `x`; there are frage, antwort"),
         (["data", "r.yaml", "--columns", "prompt=x"], "--columns is for a data file"),
         ([*PLAN, "--columns", "prompt=x"], "give --data FILE"),

@@ -20,7 +20,7 @@ from validator.run.settings import resolve
 ROW: dict[str, Any] = {"instruction": "Say hi to all people.", "input": "", "output": "hi there"}
 
 
-def train(folder: Path, rows: list[dict[str, Any]], **keys: Any) -> Result:
+def train(folder: Path, rows: list[dict[str, Any]], *overrides: str, **keys: Any) -> Result:
     """`train --dry-run` of a recipe on these rows."""
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "dataset_info.json").write_text(json.dumps({"rows": {"file_name": "rows.jsonl"}}))
@@ -28,7 +28,7 @@ def train(folder: Path, rows: list[dict[str, Any]], **keys: Any) -> Result:
               "finetuning_type": "lora", "dataset": "rows", "dataset_dir": str(folder),
               "output_dir": str(folder / "out"), **keys}  # fmt: skip
     (folder / "recipe.yaml").write_text(json.dumps(recipe))
-    words = ["train", str(folder / "recipe.yaml"), "--dry-run"]
+    words = ["train", str(folder / "recipe.yaml"), *overrides, "--dry-run"]
     return CliRunner().invoke(cli.group, words, env={"PATH": path_without_devices(folder)})
 
 
@@ -46,6 +46,14 @@ def test_rows_steps_and_faults_are_told(tmp_path: Path) -> None:
         f"data: answers cut: 1 (4.5%), such as {tmp_path}/rows.jsonl:23; "
         "`cutoff_len: 3072` would cut at most one in 200",
     ]
+
+
+def test_a_run_that_ends_within_the_first_epoch_trains_on_some_rows(tmp_path: Path) -> None:
+    rows = [{**ROW, "instruction": f"Count to {n}."} for n in range(40)]
+    done = train(tmp_path, rows, "max_steps=2", num_train_epochs=3)
+    assert "\ndata: 16 of 40 rows trained in 2 steps, about " in done.stderr
+    assert "[TRA015]" in done.stderr
+    assert "fixable" not in done.stderr  # as the override is no line of the file
 
 
 # Words of the answers, where 1 of so many is as long as the second number, and what is proposed.

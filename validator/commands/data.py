@@ -19,6 +19,7 @@ from validator.recipe import atomic_write
 
 @click.command("data")
 @click.argument("source", metavar="RECIPE|FILE")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--model", metavar="M", help="Such as qwen3-8b; for a data file, or instead of the recipe's.")
 @options.MACHINE_OPTION
 @click.option("--near/--no-near", default=None, help="Look for near duplicates; default: up to 200,000 rows.")
@@ -29,6 +30,7 @@ from validator.recipe import atomic_write
 @click.option("--dataset-dir", metavar="DIR", help="Folder of that dataset_info.json; default: data, or beside FILE.")
 def command(
     source: str,
+    overrides: tuple[str, ...],
     model: str | None,
     machine: str | None,
     near: bool | None,
@@ -42,6 +44,7 @@ def command(
 
     Exit code 1 where the run stops.
     """
+    options.require_settings(overrides)
     dataset.require_packages("`data`")
     from validator.dataset import data_page, data_text, user_input
 
@@ -55,7 +58,7 @@ def command(
         data_page.require_page_target(Path(html))
     if note := catalogue_note(source):
         print_lines(note, err=True)
-    path, overrides = _locate_source(source)
+    path, overrides = _locate_source(source, overrides)
     report = user_input.report_on_source(path, model, near, overrides, machine, named)
     try:
         if html:
@@ -67,11 +70,11 @@ def command(
     sys.exit(1 if report.problems else 0)
 
 
-def _locate_source(source: str) -> LocatedRecipe:
-    """Return the file for which the argument stands. Raises RecipeError, with what the command takes, if there is
-    none."""
+def _locate_source(source: str, overrides: tuple[str, ...]) -> LocatedRecipe:
+    """Return the file for which the argument stands, with the overrides to apply. Raises RecipeError, with what
+    the command takes, if there is none."""
     try:
-        return locate_file(source)
+        return locate_file(source, overrides)
     except RecipeError as err:
         if is_machine(source) or near_models(source):
             raise

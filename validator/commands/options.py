@@ -226,17 +226,22 @@ def require_columns(_context: click.Context, _parameter: click.Parameter, text: 
 
 def locate_recipe(recipe: str, overrides: Sequence[str] = ()) -> bundled_recipes.LocatedRecipe:
     """Return the recipe for which the argument RECIPE of a command stands, as `bundled_recipes.locate_recipe` does, and
-    tell the user if a path stands for a recipe of the catalogue. Raises click.UsageError if one of the overrides is a
-    machine or another recipe."""
+    tell the user if a path stands for a recipe of the catalogue. Raises click.UsageError for overrides that are
+    none."""
+    require_settings(overrides)
+    located = bundled_recipes.locate_recipe(recipe, overrides)
+    if note := bundled_recipes.catalogue_note(recipe):
+        print_lines(note, err=True)
+    return located
+
+
+def require_settings(overrides: Sequence[str]) -> None:
+    """Raise click.UsageError if one of the overrides is a machine or another recipe."""
     for word in overrides:
         if "=" not in word and devices.is_machine(word):
             raise click.UsageError(f"`{word}` is no KEY=VALUE; write `--machine {word}`")
         if word.endswith(RECIPE_SUFFIXES) and "=" not in word:
             raise click.UsageError(f"`{word}` is no KEY=VALUE; give one recipe at a time")
-    located = bundled_recipes.locate_recipe(recipe, overrides)
-    if note := bundled_recipes.catalogue_note(recipe):
-        print_lines(note, err=True)
-    return located
 
 
 def load_configured(path: str, overrides: Sequence[str], starts_here: bool = False) -> Document:

@@ -76,7 +76,7 @@ def _head(report: DataReport) -> Iterator[str]:
     yield from _paragraphs(data_text.schedule_sentences(report))
     sets = [(one.name, one.role, one.note or ", ".join(one.columns), one.rows) for one in report.sets]
     yield from _html_table("Data sets", ("name", "for", "columns", "rows"), sets)
-    drops = [(drop.reason, ", ".join(drop.examples), drop.rows) for drop in report.drops]
+    drops = [(drop.reason, ", ".join(data_text.places(drop)), drop.rows) for drop in report.drops]
     yield from _html_table("Dropped rows", ("reason", "such as", "rows"), drops)
 
 
@@ -106,7 +106,7 @@ def _amount(report: DataReport) -> Iterator[str]:
 
 
 def _quality(report: DataReport) -> Iterator[str]:
-    rows = [(one.kind, one.message, ", ".join(one.examples), f"{one.share:.2%}", one.rows)
+    rows = [(one.kind, one.message, ", ".join(data_text.places(one)), f"{one.share:.2%}", one.rows)
             for one in report.quality]  # fmt: skip
     yield from _html_table("Quality", ("", "", "such as", "share", "rows"), rows)
 

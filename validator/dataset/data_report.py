@@ -440,7 +440,8 @@ def _report_lines(report: DataReport) -> Iterator[str]:
         return
     about = "" if tokens.exact else "about "
     total = f"{steps.total:,} {plural(steps.total, 'step')}"
-    yield (f"data: {rows.trained:,} of {rows.read:,} rows trained in {total}, "
+    trained = rows.trained if rows.sequences != rows.trained else min(rows.trained, steps.total * steps.batch)
+    yield (f"data: {trained:,} of {rows.read:,} rows trained in {total}, "
            f"{about}{tokens.per_epoch:,} tokens an epoch")  # fmt: skip
     for drop in report.drops:
         yield f"data: {drop.rows:,} {plural(drop.rows, 'row')} dropped: {drop.reason} ({drop.examples[0]})"

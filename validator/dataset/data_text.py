@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from validator import escaping
-from validator.dataset.data_report import DataReport, better_cutoff
+from validator.dataset.data_report import DataReport, DroppedRows, better_cutoff
+from validator.dataset.quality import QualityIssue
 from validator.dataset.sample_guidance import SampleGuidance
 from validator.dataset.user_input import Registration
 from validator.knowledge import guidance
@@ -49,8 +50,14 @@ def _rows(report: DataReport) -> Iterator[str]:
     yield (f"rows: {rows.read:,} read, {rows.selected:,} selected for training, {rows.dropped:,} dropped, "
            f"{rows.trained:,} trained{packed}{evaluation}")  # fmt: skip
     for drop in report.drops:
-        yield f"  {drop.rows:,} dropped: {drop.reason} ({', '.join(drop.examples)})"
+        yield f"  {drop.rows:,} dropped: {drop.reason} ({', '.join(places(drop))})"
     yield from schedule_sentences(report)
+
+
+def places(found: DroppedRows | QualityIssue) -> list[str]:
+    """Return the places of some of the rows, and how many more there are."""
+    more = found.rows - len(found.examples)
+    return [*found.examples, *([f"and {more:,} more"] if more > 0 else [])]
 
 
 def schedule_sentences(report: DataReport) -> Iterator[str]:
@@ -160,7 +167,7 @@ def _quality(report: DataReport) -> Iterator[str]:
     yield "quality:" if report.quality else "quality: nothing found"
     for one in report.quality:
         yield f"  {one.kind}: {one.rows:,} ({one.share:.2%}) {one.message}"
-        yield from (f"      {example}" for example in one.examples)
+        yield from (f"      {example}" for example in places(one))
 
 
 def _notes(report: DataReport) -> Iterator[str]:
@@ -179,7 +186,7 @@ def _registration_lines(done: Registration) -> Iterator[str]:
     yield f"{done.path}: {'added' if done.added else 'holds already'} {entry_as_json(done.name, done.entry)}"
     for drop in done.drops:
         share = f"{drop.rows:,} of {done.rows:,} rows {'is' if drop.rows == 1 else 'are'}"
-        yield f"warning: {share} not trained: {drop.reason} ({', '.join(drop.examples)})"
+        yield f"warning: {share} not trained: {drop.reason} ({', '.join(places(drop))})"
     yield "in the recipe:"
     yield from (f"  {key}: {value}" for key, value in done.settings.items())
     yield from (f"note: {note}" for note in done.notes)

@@ -125,6 +125,10 @@ def run_of_source(
         raise RecipeError(
             f"`{path}` is {kind.words}, not data; name the recipe (.yaml) that uses it, or a file of data"
         )
+    if overrides:
+        raise RecipeError(
+            f"`{path}` is data, and {overrides[0]} a setting of a recipe; name a recipe that has the data"
+        )
     rows: list[dict[str, Any]] = []
     registered = None
     try:

@@ -89,8 +89,9 @@ def _assumption_lines(file: FileReport) -> Iterator[str]:
 
 def _fixable_counts(files: Sequence[FileReport]) -> Iterator[str]:
     """Yield a phrase with the numbers of findings that `--fix` and `--unsafe-fixes` can fix. Files in which a fix was
-    tried and not made are left out."""
-    fixes = [each.fix for file in files if not file.not_fixed for each in file.diagnostics if each.fix]
+    tried and not made are left out, and files with overrides, which may be what the findings are about."""
+    unchanged = (file for file in files if not file.not_fixed and not file.overrides)
+    fixes = [each.fix for file in unchanged for each in file.diagnostics if each.fix]
     safe = sum(fix.safe for fix in fixes)
     unsafe = len(fixes) - safe
     if safe:

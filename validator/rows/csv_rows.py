@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
@@ -65,8 +66,8 @@ class _BoundedLines:
                 self.quotes += line.count('"')
                 yield line
         except UnicodeDecodeError as err:
-            why = f"or one of the next lines is not UTF-8 text ({err.reason}); save it as UTF-8"
-            raise UnreadableError(self.number + 1, why) from None
+            number = self.number + 1 + len(re.findall(rb"\r\n|\r|\n", err.object[: err.start]))
+            raise UnreadableError(number, f"is not UTF-8 text ({err.reason}); save it as UTF-8") from None
         finally:
             with contextlib.suppress(ValueError):  # the stream is closed already
                 text.detach()
@@ -109,9 +110,12 @@ def separator_fault(names: Sequence[str]) -> str:
     """Return, as text for a message, that values are separated by something else than commas, and what to do; an empty
     string if they are not. `names`: the column names that commas make of the header line."""
     header = ",".join(map(str, names))
-    found = (words for mark, words in _OTHER_SEPARATORS.items() if header.count(mark) > header.count(","))
-    words = next(found, "")
-    return f"its values are separated by {words}, and LLaMA-Factory reads commas: save it with commas" if words else ""
+    for mark, words in _OTHER_SEPARATORS.items():
+        if header.count(mark) > header.count(","):
+            found = f"its values are separated by {words}, and LLaMA-Factory reads commas: save it with commas"
+            code = f"writer(open('new.csv', 'w', newline='')).writerows(reader(open('old.csv'), delimiter={mark!r}))"
+            return f'{found}, in a spreadsheet or by python -c "from csv import *; {code}"'
+    return ""
 
 
 def count_csv_rows(stream: IO[bytes]) -> int:

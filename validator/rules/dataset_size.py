@@ -147,13 +147,15 @@ def fewer_than_usual(run: RunSettings, counted: _CountedSamples) -> Findings:
     Why: so few may do, if each is right; whether they did is seen on samples that were held back. The number in a
     header block is often somebody else's count, copied along.
     Source: own (guidance)
-    Fix: hold some back (`val_size`) and compare with the model before training; state your own number in the block.
+    Fix: hold some back (`val_size`) and compare with the model before training; your number in the block ends the note.
     """
     stated = run.declared.samples
     if stated and counted.number < min(counted.guidance.low, stated / 4) and not _too_few_message(run, counted):
         whose = counted.guidance.whose(stated) or "the recipe's own count"
         usual = f"{counted.guidance.usual}, and the {stated:,} of the header block is {whose}"
-        yield "dataset", f"{counted.words}: {usual}; check each sample, and set `val_size` to see if they suffice"
+        held_back = run.evaluation.splits_validation_set or run.data.evaluation_datasets
+        check = "check each sample" if held_back else "check each sample, set `val_size` to see if they suffice"
+        yield "dataset", f"{counted.words}: {usual}; {check}, and write `# samples: {counted.number}` into the block"
 
 
 @rule("DAT008", ERROR)

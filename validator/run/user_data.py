@@ -137,7 +137,8 @@ def find_user_entry(
         try:
             return entry_of_columns(columns, rows), None
         except RecipeError as err:
-            raise RecipeError(f"`{path}`: {err}") from None
+            fault = separator_fault([*rows[0]]) if path.suffix == ".csv" else ""
+            raise RecipeError(f"`{path}`: {fault or err}") from None
     for dataset in sorted(_registered_datasets(path), key=lambda one: one.name != (name or _dataset_name(path.stem))):
         form = form_of_entry(dataset.entry)
         if not any(entry_faults(dataset.entry)) and count_trained(form.attr, form.stage, rows):
