@@ -27,6 +27,7 @@ from validator.finding import Severity
 from validator.output import written_files as printer
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.recipe_file import load_recipe, parse_recipe, with_overrides
+from validator.run.dataset_registry import hub_entry_remedy, read_registry
 
 pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/catalogue/*", "validator/commands/*"])
 
@@ -144,17 +145,36 @@ def test_entries_that_a_registry_lacks_are_added(here: Path) -> None:
     assert problems(placed.recipe) <= problems(bundled_recipes.recipe_path(NAME))
 
 
-def test_a_registry_that_says_the_same_or_more_stays(here: Path) -> None:
-    text = write(here / "data/dataset_info.json", REGISTRY)
+@pytest.mark.parametrize(
+    "entry",
+    [
+        REGISTRY["alpaca_gpt4_en"],
+        {"hf_hub_url": "llamafactory/alpaca_gpt4_en"},
+        {"ms_hub_url": "llamafactory/alpaca_gpt4_en", "split": "train", "formatting": "alpaca",
+         "columns": {"prompt": "instruction", "query": "input", "response": "output"}},
+    ],
+)  # fmt: skip
+def test_a_registry_that_leads_to_the_same_data_stays(here: Path, entry: object) -> None:
+    text = write(here / "data/dataset_info.json", {**REGISTRY, "alpaca_gpt4_en": entry})
     assert copy_recipe(NAME, "mine.yaml").files == (here / "deepspeed/ds_z3.json",)
     assert (here / "data/dataset_info.json").read_text("utf-8") == text
+
+
+def test_the_entry_that_check_asks_for_is_the_one_that_a_copy_writes() -> None:
+    entries = read_registry(catalogue_root() / "data/dataset_info.json").entries
+    hubs = {entry["hf_hub_url"]: (name, entry) for name, entry in reversed([*entries.items()]) if "hf_hub_url" in entry}
+    for hub, (name, entry) in hubs.items():
+        asked = f"write `{json.dumps({name: entry})}` into dataset_info.json, and `dataset: {name}` into the recipe"
+        assert hub_entry_remedy(hub, {}) == asked
 
 
 @pytest.mark.parametrize(
     ("path", "content", "message"),
     [
         ("deepspeed/ds_z3.json", {}, "differs from the catalogue's"),
-        ("data/dataset_info.json", {"alpaca_gpt4_en": {"file_name": "own.json"}}, "defines `alpaca_gpt4_en` already"),
+        ("data/dataset_info.json", {"alpaca_gpt4_en": {"file_name": "own.json"}}, "defines `alpaca_gpt4_en` for other"),
+        ("data/dataset_info.json", {"alpaca_gpt4_en": {**REGISTRY["alpaca_gpt4_en"], "num_samples": 9}}, "for other"),
+        ("data/dataset_info.json", {"alpaca_gpt4_en": {}}, "for other data"),
         ("data/dataset_info.json", [], "is not a JSON object of data sets"),
     ],
 )

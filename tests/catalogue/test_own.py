@@ -155,7 +155,7 @@ def test_an_entry_of_that_name_is_kept() -> None:
     before = '{"my": {"hf_hub_url": "a/b"}}'
     Path("data/dataset_info.json").write_text(before)
     found = run("copy", "qwen7b-910b-lora", ".", "--data", "my.jsonl")
-    assert "defines `my` already, in another way" in str(found.exception)
+    assert "defines `my` for other data" in str(found.exception)
     assert Path("data/dataset_info.json").read_text() == before
     assert not Path("qwen7b-910b-lora.yaml").exists()
 

@@ -305,7 +305,7 @@ def test_other_entries_stay_and_none_is_written_twice() -> None:
     assert written.startswith(kept.rstrip("}\n"))
     assert not user_input.register_data(path, "my").added
     assert registry.read_text() == written
-    with pytest.raises(RecipeError, match=r'defines `other` already, in another way.* needs "other": '):
+    with pytest.raises(RecipeError, match=r'for other data or columns than "other": .* under another name'):
         user_input.register_data(path, "other")
     assert registry.read_text() == written
 

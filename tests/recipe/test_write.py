@@ -15,8 +15,9 @@ from types import SimpleNamespace
 import pytest
 
 from validator.errors import RecipeError
-from validator.recipe import atomic_write, registry_edits
+from validator.recipe import atomic_write
 from validator.recipe.atomic_write import scratch_folder
+from validator.rows import registry_edits
 
 ENTRY = {"file_name": "mine.jsonl", "formatting": "sharegpt", "columns": {"messages": "messages"}}
 
@@ -257,7 +258,7 @@ def test_a_registry_is_made(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('{"mine": {"file_name": "other.json"}}', "defines `mine` already"),
+        ('{"mine": {"file_name": "other.json"}}', "defines `mine` for other data"),
         ("[]", "is not a JSON object"),
         ('{"mine": ', "is not valid JSON"),
         ("", "is not valid JSON"),

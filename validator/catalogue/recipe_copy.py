@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 from validator import __version__
 from validator.errors import RecipeError
 from validator.escaping import shell_join, shell_quote
-from validator.recipe import atomic_write, registry_edits, safe_read
+from validator.recipe import atomic_write, safe_read
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.recipe_file import RECIPE_SUFFIXES, load_recipe, parse_recipe
 from validator.recipe.safe_read import expand_home, read_json
 from validator.recipe.yaml_writer import format_scalar
+from validator.rows import registry_edits
+from validator.rows.dataset_attr import Entry
 from validator.rows.entry_inference import ROW_KINDS, TRAINABLE_STAGES
 from validator.run.dataset_registry import REGISTRY_FILE
 from validator.run.launch_command import Launch
@@ -66,10 +68,12 @@ def install_recipe(
         text = _with_media_dir(text, own, folder, dataset_dir)
     start = _path_from_folder(target, folder)
     _require_no_space(start, text)
-    entries = missing_entries(folder, dependencies)
+    registry = folder / dependencies.registry
+    if entries := registry_edits.undefined_entries(registry, dependencies.entries):
+        _require_inside_folder(folder, registry)
     missing = [name for name, data in dependencies.files.items() if is_missing(folder, name, data)]
     written = [name for name in missing if write_if_missing(folder, name, dependencies.files[name])]
-    if entries and registry_edits.add_entries(folder / dependencies.registry, entries):
+    if entries and registry_edits.add_entries(registry, entries):
         written.append(dependencies.registry)
     # Last: a recipe that is there has all that it reads.
     atomic_write.create_file(target, _LAUNCH_COMMAND.sub(lambda command: command[1] + shell_quote(str(start)), text))
@@ -130,7 +134,7 @@ class RecipeDependencies:
 
     files: Mapping[str, bytes] = field(default_factory=dict)
     registry: str = f"data/{REGISTRY_FILE}"
-    entries: Mapping[str, object] = field(default_factory=dict)
+    entries: Mapping[str, Entry] = field(default_factory=dict)
 
 
 def find_dependencies(values: Mapping[str, object], header: Mapping[str, object]) -> RecipeDependencies:
@@ -192,24 +196,6 @@ def _same_content(path: Path, content: bytes) -> bool:
         return path.read_bytes() == content
     except OSError:
         return False
-
-
-def _covers(present: object, entry: object) -> bool:
-    return isinstance(present, dict) and isinstance(entry, dict) and {**present, **entry} == present
-
-
-def missing_entries(folder: Path, dependencies: RecipeDependencies) -> dict[str, object]:
-    """Return the entries that the dataset_info.json in the folder does not have. An existing entry with all of the
-    catalogue's keys, and perhaps more, counts as the same entry. Raises RecipeError if an entry of the same name
-    differs."""
-    path = folder / dependencies.registry
-    content = read_json(str(path)) if safe_read.path_kind(path) else {}
-    present = content if isinstance(content, dict) else {}
-    conflicting = {name: entry for name, entry in dependencies.entries.items() if not _covers(present.get(name), entry)}
-    missing = registry_edits.undefined_entries(path, conflicting)
-    if missing:
-        _require_inside_folder(folder, path)
-    return missing
 
 
 def _require_inside_folder(folder: Path, path: Path) -> None:

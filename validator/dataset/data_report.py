@@ -257,7 +257,7 @@ def _report_notes(run: RunSettings, selection: RowSelection, reason: str) -> Ite
     for one in selection.sets:
         for fault, (number, row) in one.rows.image_faults.items():
             yield _IMAGE_FAULTS[fault].format(images=f"{number:,} {plural(number, 'image')}", place=one.rows.place(row))
-        if unread := [name for name in one.rows.column_types if name not in one.attr.columns_read()]:
+        if unread := [name for name in one.rows.column_types if name not in one.attr.columns_read.values()]:
             names, verb = ", ".join(unread[:8]), "is" if len(unread) == 1 else "are"
             yield f"{one.name}: {plural(len(unread), 'column')} {names} {verb} not trained on"
     if run.args.flag("streaming"):

@@ -20,9 +20,9 @@ from validator.errors import RecipeError
 from validator.knowledge import devices, models
 from validator.knowledge.file_kinds import RECIPE, kind_of_file
 from validator.output.progress import ProgressBar
-from validator.recipe import registry_edits, safe_read
+from validator.recipe import safe_read
 from validator.recipe.recipe_file import RECIPE_SUFFIXES, load_recipe, with_overrides
-from validator.rows.dataset_attr import entry_as_json
+from validator.rows import registry_edits
 from validator.rows.entry_inference import ROWS_FOR_INFERENCE, InferredEntry, template_notes
 from validator.rows.media_columns import media_dir_of_rows
 from validator.rows.reading_limits import UnreadableError
@@ -209,7 +209,7 @@ def register_data(
     try:
         added = bool(registry_edits.add_entries(registry, {name: entry}))
     except RecipeError as err:
-        raise RecipeError(f"{err}; `{path}` needs {entry_as_json(name, entry)}") from None
+        raise RecipeError(f"{err}, or register under another name") from None
     usual = os.path.realpath(folder) == os.path.realpath(DEFAULT_DATASET_DIR)
     settings = {"dataset": name, **({} if usual else {"dataset_dir": str(folder)}), "stage": mine.form.stage}
     if mine.media_dir and mine.media_dir != folder.resolve():

@@ -82,11 +82,12 @@ class DatasetAttr:
         """True if the entry names a column of images, videos or audios."""
         return any(self.columns.get(part) for part in MODALITIES)
 
-    def columns_read(self) -> set[str | None]:
-        """Return the names of the columns that LLaMA-Factory reads where they are there (data/converter.py)."""
+    @property
+    def columns_read(self) -> dict[str, str]:
+        """The columns that LLaMA-Factory reads where they are there, by the part of a sample (data/converter.py)."""
         turns = ("prompt", "query", "response", "history")
         unread = ("messages",) if self.formatting == "alpaca" else turns
-        return {column for part, column in self.columns.items() if part not in unread}
+        return {part: column for part, column in self.columns.items() if column and part not in unread}
 
     def required_columns(self) -> Iterator[str | None]:
         """Yield the names of the columns that every row must have, because LLaMA-Factory raises KeyError without them
@@ -129,6 +130,21 @@ def entry_faults(entry: Entry) -> Iterator[tuple[tuple[str, ...], str]]:
     count = entry.get("num_samples")
     if count is not None and (not isinstance(count, int) or count < 0):
         yield ("num_samples",), f"`num_samples` in dataset_info.json must be a whole number, not {json.dumps(count)}"
+
+
+def is_same_data(entry: Entry, other: Entry) -> bool:
+    """True if LLaMA-Factory makes of both entries the same samples. Of several sources it takes the first, so a
+    further address of the same data is no difference."""
+    source = next((key for key in SOURCE_OF_KEY if key in entry), None)
+    return source is not None and entry[source] == other.get(source) and _samples_made(entry) == _samples_made(other)
+
+
+def _samples_made(entry: Entry) -> list[Any]:
+    """Return what decides which samples LLaMA-Factory makes of the rows that an entry leads to."""
+    attr = DatasetAttr.from_entry(entry)
+    tags = attr.tags if attr.formatting != "alpaca" else None
+    chosen = [entry.get("split", "train"), *map(entry.get, ("subset", "folder", "num_samples"))]
+    return [attr.formatting, attr.ranking, attr.columns_read, tags, *chosen]
 
 
 def entry_as_json(name: str, entry: Entry) -> str:

@@ -14,6 +14,7 @@ from validator.errors import RecipeError
 from validator.knowledge import tables
 from validator.knowledge.releases import ReleaseRange
 from validator.recipe import safe_read
+from validator.recipe.known_folders import catalogue_root
 from validator.rows.dataset_attr import FORMATTINGS, SOURCE_OF_KEY, DatasetAttr, DataSource
 from validator.run.row_counts import Rows, count_rows, parse_split, sum_rows
 
@@ -154,15 +155,26 @@ def hub_name(text: str) -> str:
 
 def hub_entry_remedy(name: str, entries: Mapping[str, Any]) -> str:
     """Return, as text for a message, how a recipe names a data set of a hub: by an entry of dataset_info.json. `name`:
-    the data set's name on the hub. `entries`: those that the file has."""
+    the data set's name on the hub. `entries`: those that the file has. An entry of the catalogue is as `copy` and
+    `plan` write it."""
+    if known := _entry_of_hub(name, entries):
+        return f"write `dataset: {known}`"
+    bundled = read_registry(catalogue_root() / "data" / REGISTRY_FILE).entries
+    if short := _entry_of_hub(name, bundled):
+        entry, columns = bundled[short], ""
+    else:
+        short, entry = name.rpartition("/")[2], {"hf_hub_url": name}
+        columns = " (with `columns` unless they are instruction, input and output)"
+    return (
+        f"write `{json.dumps({short: entry})}` into dataset_info.json{columns}, and `dataset: {short}` into the recipe"
+    )
+
+
+def _entry_of_hub(name: str, entries: Mapping[str, Any]) -> str | None:
+    """Return the name of the first entry for the data set that a hub has under `name`; None if there is none."""
     hubs = [key for key, source in SOURCE_OF_KEY.items() if source == "hub"]
     own = (key for key, entry in entries.items() if isinstance(entry, Mapping) and name in map(entry.get, hubs))
-    if known := next(own, None):
-        return f"write `dataset: {known}`"
-    short = name.rpartition("/")[2]
-    entry = json.dumps({short: {"hf_hub_url": name}})
-    columns = "with `columns` unless they are instruction, input and output"
-    return f"write `{entry}` into dataset_info.json ({columns}), and `dataset: {short}` into the recipe"
+    return next(own, None)
 
 
 def download_command(name: str) -> str:

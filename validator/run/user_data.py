@@ -16,9 +16,10 @@ from typing import Any
 from validator.errors import RecipeError
 from validator.escaping import shell_quote
 from validator.knowledge.file_kinds import RECIPE, kind_of_file
-from validator.recipe import registry_edits, safe_read
+from validator.recipe import safe_read
 from validator.recipe.recipe_file import RECIPE_SUFFIXES
 from validator.recipe.safe_read import parse_trusted_yaml
+from validator.rows import registry_edits
 from validator.rows.converter import Row
 from validator.rows.csv_rows import separator_fault
 from validator.rows.dataset_attr import MODALITIES, entry_faults

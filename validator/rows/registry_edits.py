@@ -11,25 +11,26 @@ from pathlib import Path
 from validator.errors import RecipeError
 from validator.recipe import atomic_write, safe_read
 from validator.recipe.safe_read import read_json
+from validator.rows.dataset_attr import Entry, entry_as_json, is_same_data
 
 
-def undefined_entries(path: Path, entries: Mapping[str, object]) -> dict[str, object]:
+def undefined_entries(path: Path, entries: Mapping[str, Entry]) -> dict[str, Entry]:
     """Return the entries that the dataset_info.json at `path` does not define. The file need not exist. Raises
-    RecipeError if it defines one of the entries differently, or is not a JSON object."""
+    RecipeError if it defines one of the entries for other data, or is not a JSON object."""
     known_entries = _known_entries(path)
     for name, entry in entries.items():
-        if name in known_entries and known_entries[name] != entry:
-            raise RecipeError(
-                f"`{path}` defines `{name}` already, in another way; choose another name, or take that entry out"
-            )
+        known = known_entries.get(name, entry)
+        if not (isinstance(known, dict) and is_same_data(known, entry)):
+            found = f"`{path}` defines `{name}` for other data or columns than {entry_as_json(name, entry)}"
+            raise RecipeError(f"{found}; rename that entry, or take it out")
     return {name: entry for name, entry in entries.items() if name not in known_entries}
 
 
-def add_entries(path: Path, entries: Mapping[str, object]) -> dict[str, object]:
+def add_entries(path: Path, entries: Mapping[str, Entry]) -> dict[str, Entry]:
     """Add to the dataset_info.json at `path` those of the entries that it does not define, and return them. A missing
-    file is created. Raises RecipeError if the file defines one of the entries differently, is not a JSON object, or
+    file is created. Raises RecipeError if the file defines one of the entries for other data, is not a JSON object, or
     cannot be written."""
-    new: dict[str, object] = {}
+    new: dict[str, Entry] = {}
 
     def extended(before: bytes | None) -> str | None:
         new.update(undefined_entries(path, entries))  # as it is now, whatever another process has added
@@ -60,7 +61,7 @@ def _known_entries(path: Path) -> dict[str, object]:
     return entries
 
 
-def _with_members(text: str, entries: Mapping[str, object]) -> str:
+def _with_members(text: str, entries: Mapping[str, Entry]) -> str:
     """Return the text of a JSON object with more members before its last brace, indented like its first member."""
     first = re.search(r'\{\s*?\n([ \t]+)"', text)
     newline = "\r\n" if "\r\n" in text else "\n"
