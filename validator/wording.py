@@ -34,9 +34,11 @@ def term_in_words(term: str) -> str:
     return term.replace("_", " ")
 
 
-def distinguishing_decimals(size: float, limit: float | None) -> int:
-    """Return how many decimals tell a size from its limit; one, if that is enough."""
-    return next((number for number in (1, 2) if limit is None or f"{size:.{number}f}" != f"{limit:.{number}f}"), 3)
+def distinguishing_decimals(limit: float | None, *sizes: float) -> int:
+    """Return how many decimals tell each of the sizes from their limit; one, if that is enough. A size that is equal to
+    the limit, such as the upper end of a band that is cut off there, needs no more."""
+    others = [size for size in sizes if size != limit]
+    return next((n for n in (1, 2) if limit is None or f"{limit:.{n}f}" not in [f"{s:.{n}f}" for s in others]), 3)
 
 
 # The least that is told in a unit, its seconds, and its sign.

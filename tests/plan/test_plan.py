@@ -248,6 +248,14 @@ def test_device_hours_that_bring_more_on_more_devices_are_explained() -> None:
     assert "above 100%: what 1xascend-910b-64g needs to hold the run slows each step there: weights fetched" in said
 
 
+def test_another_way_of_training_has_no_efficiency() -> None:
+    words = ("--model", "qwen3-32b", "--machine", "8xa100-80g", "--method", "full", "--scale")
+    rows = {row["machine"]: (row["optimizer"], row["efficiency"]) for row in plans(*words)["scale"]}
+    assert rows["1xa100-80g"] == ("BAdam", None)
+    assert rows["8xa100-80g"] == (None, 1)
+    assert "1xa100-80g trains in another way, with BAdam" in run(*words).output
+
+
 def test_more_devices_finish_sooner_and_take_more_device_hours() -> None:
     found = plans("--model", "qwen7b", "--machine", "4xa100-80g", "--samples", "50000", "--scale", "--price", "2 USD")
     rows = found["scale"]
@@ -858,6 +866,16 @@ def test_without_a_machine_it_is_this_one(monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_cannot_be_planned_is_one_sentence(model: str, machine: str, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         answer.find_answer(model, machine)
+
+
+def test_a_model_that_overflows_in_fp16_gets_a_machine_with_bf16() -> None:
+    found = plans("--model", "glm-4-9b-0414", "--machine", "1xt4-16g")
+    assert [(each["note"], each["machine"]) for each in found["upgrades"]] == [
+        ("larger devices, with bf16", "1xa10-24g")
+    ]
+    assert (
+        "t4-16g has no bf16, and fp32 is not planned; take a machine that has bf16, or another model" in found["notes"]
+    )
 
 
 @pytest.mark.sample(one_in=4)

@@ -14,6 +14,7 @@ from validator.physics.estimate import GIB
 from validator.recipe.recipe_file import Document, parse_recipe
 from validator.run.prediction import predict
 from validator.run.settings import resolve
+from validator.wording import distinguishing_decimals
 
 pytestmark = pytest.mark.usefixtures("from_the_root")
 
@@ -116,6 +117,22 @@ def test_checkpoints(values: dict[str, Any], found: set[str]) -> None:
 
 # Needs a few MiB more than the device has.
 ALMOST = f"{clean_recipe.FOUR_BITS}enable_liger_kernel: true\ndeepspeed: deepspeed/ds_z3_offload_all.json\n"
+
+
+@pytest.mark.parametrize(
+    ("limit", "sizes", "decimals"),
+    [
+        (31.71, (27.7, 31.68), 2),
+        (31.71, (28.5, 31.71), 1),  # the band is cut off at the limit
+        (31.71, (31.708, 31.71), 3),
+        (31.71, (27.7, 31.5), 1),
+        (None, (27.7, 31.71), 1),
+    ],
+)
+def test_the_ends_of_a_band_are_told_from_the_limit(
+    limit: float | None, sizes: tuple[float, ...], decimals: int
+) -> None:
+    assert distinguishing_decimals(limit, *sizes) == decimals
 
 
 def test_need_and_limit_have_the_decimals_that_tell_them_apart() -> None:

@@ -43,9 +43,9 @@ def _memory(run: RunSettings) -> str:
     if machine is None or device is None:
         return "not judged: model or machine is not known"
     usable = machine.device.usable_gib
-    digits = distinguishing_decimals(device.expected / GIB, usable)
+    digits = distinguishing_decimals(usable, device.expected / GIB, device.high / GIB)
     has = f", {usable:.{digits}f} usable" if usable else ""
-    band = f"{device.low / GIB:.1f} to {device.high / GIB:.1f}"
+    band = f"{device.low / GIB:.{digits}f} to {device.high / GIB:.{digits}f}"
     text = f"{prediction.verdict}: {device.expected / GIB:.{digits}f} GiB per device ({band}{has})"
     return f"{text}, {host.expected / GIB:,.1f} of host memory per node" if host else text
 

@@ -58,9 +58,10 @@ def _device_need(explanation: Explanation) -> str:
     band, usable = explanation.device_gib, explanation.machine.usable_gib if explanation.machine else None
     if band is None:
         return ""
-    digits = distinguishing_decimals(band.expected, usable)
+    digits = distinguishing_decimals(usable, band.expected, band.high)
     of = f" of {usable:.{digits}f} usable" if usable else ""
-    return f"; {band.expected:.{digits}f} GiB{of} per device, {band.low:.1f} to {band.high:.1f} (90 % band)"
+    span = f"{band.low:.{digits}f} to {band.high:.{digits}f} (90 % band)"
+    return f"; {band.expected:.{digits}f} GiB{of} per device, {span}"
 
 
 def _memory_rows(explanation: Explanation) -> Iterator[tuple[str, str]]:

@@ -88,10 +88,11 @@ def _verdict_text(explanation: Explanation) -> str:
 def _memory(title: str, band: MemoryBand | DeviceMemoryBand | None, limit: float | None, what: str) -> Iterator[str]:
     if band is None:
         return
-    digits = distinguishing_decimals(band.expected, limit)
+    digits = distinguishing_decimals(limit, band.expected, band.high)
     against = f", {limit:.{digits}f} GiB {what}" if limit else ""
     yield ""
-    yield f"{title}: {band.expected:.{digits}f} GiB expected, {band.low:.1f} to {band.high:.1f} (90 % band){against}"
+    span = f"{band.low:.{digits}f} to {band.high:.{digits}f} (90 % band)"
+    yield f"{title}: {band.expected:.{digits}f} GiB expected, {span}{against}"
     if isinstance(band, DeviceMemoryBand) and band.few_measurements_of:
         yield f"  the band is wide: few measurements of {', '.join(band.few_measurements_of)} are public"
     scale = max(band.high, limit or 0.0) or 1.0
@@ -187,7 +188,7 @@ def _change_lines(title: str, changes: Sequence[Change], usable: float | None) -
     if changes:
         yield title
     for change in changes:
-        digits = distinguishing_decimals(change.device_gib, usable)
+        digits = distinguishing_decimals(usable, change.device_gib)
         needs = f"{change.device_gib:.{digits}f} GiB{f' of {usable:.{digits}f}' if digits > 1 else ''}"
         yield f"  {', '.join(change.settings())}"
         then = f"{change.verdict}{format_time_change(change.time_ratio)}"
@@ -235,7 +236,7 @@ def _command_lines(explanation: Explanation) -> Iterator[str]:
 
 
 SECONDS_PER_HOUR = 3600.0
-_HOURS_UNKNOWN = "hours follow from the number of samples (`samples:` in the header block)"
+_HOURS_UNKNOWN = "hours follow from the number of rows (`rows:` in the header block)"
 
 
 def time_lines(explanation: Explanation) -> Iterator[str]:

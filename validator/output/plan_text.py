@@ -94,6 +94,8 @@ def _scale_lines(rows: Sequence[ScaleRow]) -> Iterator[str]:
     yield from format_table(_SCALE_COLUMNS, map(_scale_cells, rows))
     if any(row.hours for row in rows):
         yield from wrap_to_terminal(_EFFICIENCY_NOTE)
+        others = (row for row in rows if row.device_hours and row.efficiency is None)
+        yield from (f"{row.machine} trains in another way, with {row.optimizer or 'AdamW'}" for row in others)
         yield from _lines_on_superlinear_scale([row for row in rows if row.efficiency])
 
 
@@ -119,7 +121,7 @@ def _scale_cells(row: ScaleRow) -> tuple[object, ...]:
         f"{two_digits(row.device_hours)}{f', {_format_money(row)}' if row.money else ''}" if row.device_hours else ""
     )
     share = f"{row.efficiency:.0%}" if row.efficiency else ""
-    return (row.machine, _format_hours(row.hours), spent, share, row.zero or "", row.micro_batch)
+    return (row.machine, _format_hours(row.hours), spent, share, row.zero or row.optimizer or "", row.micro_batch)
 
 
 def _format_money(row: ScaleRow | PlanRow) -> str:

@@ -198,7 +198,7 @@ def _answer_for_model(unanswered: Answer, start: NewRecipe, methods: Sequence[st
         return replace(
             unanswered,
             reasons=lasting or reasons,
-            upgrades=other_machines.other_fitting_method(start, methods, previous),
+            upgrades=other_machines.other_fitting_way(start, methods, previous),
         )
     if cures:
         start = replace(start, transformers=next(iter(cures.values())).transformers)

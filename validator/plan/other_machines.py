@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 
 from validator.knowledge import devices, guidance
 from validator.knowledge.devices import Machine
@@ -43,12 +43,14 @@ def nearest_upgrades(start: NewRecipe, methods: Sequence[str]) -> list[Upgrade]:
     return [upgrade for way in ways if (upgrade := next(way, None))]
 
 
-def other_fitting_method(start: NewRecipe, methods: Sequence[str], older: str) -> list[Upgrade]:
+def other_fitting_way(start: NewRecipe, methods: Sequence[str], older: str) -> list[Upgrade]:
     """Return a list with one recipe: that of the first other fine-tuning method that fits with the newest transformers,
-    or else with the transformers release `older`. The list is empty if no other method fits."""
+    or else with the transformers release `older`, or else on larger devices that have bf16 if the machine's have not.
+    The list is empty if none fits."""
     releases = (None, older)
     ways = (way for release in releases for way in _with_other_method(replace(start, transformers=release), methods))
-    return [*islice(ways, 1)]
+    other_devices = iter(()) if start.machine.device.bf16 else _with_larger_devices(start, methods)
+    return [*islice(chain(ways, other_devices), 1)]
 
 
 def _first_fitting_run(start: NewRecipe, machine: Machine, methods: Sequence[str]) -> NewRecipe | None:
@@ -127,7 +129,9 @@ def _with_larger_devices(start: NewRecipe, methods: Sequence[str]) -> Iterator[U
         machine = current._replace(device=kind)
         machine = machine._replace(host_ram_gib=_larger_host_ram(machine, current))
         if draft := _first_fitting_run(start, machine, methods):
-            yield Upgrade(draft, "larger devices")
+            yield Upgrade(
+                draft, "larger devices" if current.device.bf16 or not kind.bf16 else "larger devices, with bf16"
+            )
 
 
 def _larger_host_ram(machine: Machine, current: Machine) -> float | None:

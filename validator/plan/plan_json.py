@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from validator.finding import Assumption
 from validator.knowledge import guidance, models, releases
@@ -39,7 +40,7 @@ def answer_notes(answer: Answer) -> Iterator[str]:
         )
         methods = ", ".join(answer.newest_release_findings)
         yield f"{methods} for transformers {older}, as a written recipe says; not for {newest}: {why}"
-    yield from _machine_notes(answer.machine)
+    yield from chain(_machine_notes(answer.machine), _precision_notes(answer))
     if answer.best and answer.best.pace:
         yield from (f"times are for {each}" for each in answer.best.pace.assumed)
     yield from _order_notes(answer.plans)
@@ -98,6 +99,13 @@ def _machine_notes(machine: Machine) -> Iterator[str]:
         yield f"{shared}; a machine that runs out of it may hang"
     if machine.host_ram_gib is None:
         yield OFFLOAD_LEFT_OUT
+
+
+def _precision_notes(answer: Answer) -> Iterator[str]:
+    """Yield the way out if a model cannot train in fp16, on a device that has no bf16."""
+    if any("fp16" in reason for reason in answer.reasons) and not answer.machine.device.bf16:
+        found = f"{answer.machine.device.id} has no bf16, and fp32 is not planned"
+        yield f"{found}; take a machine that has bf16, or another model"
 
 
 def _simulation_notes(answer: Answer, planned: PlanSimulations) -> Iterator[str]:
@@ -247,13 +255,16 @@ class PlanRow:
 
 @dataclass(frozen=True)
 class ScaleRow:
-    """The same training on another number of devices. `efficiency`: device hours on the smallest number of devices that
-    suffices, divided by the device hours on this number; None if no run fits or the time is not known. It is above 1 if
-    the run on the smallest number gives up more (`gives_up`) or has a smaller micro batch."""
+    """The same training on another number of devices. `optimizer`: the memory-saving optimizer, with which the run
+    trains in another way; None for AdamW. `efficiency`: device hours on the smallest number of devices that suffices,
+    divided by the device hours on this number; None if no run fits, if the time is not known, or if the run trains in
+    another way than that on the most devices. It is above 1 if the run on the smallest number gives up more
+    (`gives_up`) or has a smaller micro batch."""
 
     machine: str
     devices: int
     zero: str | None
+    optimizer: str | None
     micro_batch: int | None
     hours: Band | None
     device_hours: float | None
@@ -302,7 +313,7 @@ class TightRow:
 @dataclass(frozen=True)
 class AnswerRows:
     """The complete answer. At most one of `plans`, `choices` and `reasons` has entries. `upgrades`: changes of machine
-    or request that would help if nothing fits; if `reasons` has entries, the only such change is another method.
+    or request that would help if nothing fits; if `reasons` has entries, another method or devices that have bf16.
     `tight`: a run that fits without margin, if no run fits with a margin. `scale`: the same training on other numbers
     of devices, if the user asked for it. `machines`: the machines that the user asked to compare, cheapest first; the
     other fields are about the first of them."""
@@ -382,19 +393,21 @@ def _rounded_cost(plan: Plan) -> Cost | None:
 
 def _scale_rows(scale: Sequence[tuple[Machine, Plan | None]]) -> Iterator[ScaleRow]:
     """Yield a row for each machine, in the given order, which begins with the fewest devices."""
+    usual = next((plan.draft.optimizer for _, plan in reversed(scale) if plan), None)
     fewest: float | None = None
     for machine, plan in scale:
-        hours = _rounded_hours(plan) if plan else None
+        hours, optimizer = _rounded_hours(plan) if plan else None, plan.draft.optimizer if plan else None
         spent = hours.expected * machine.world if hours else None
-        fewest = fewest or spent
+        fewest = fewest or (spent if optimizer == usual else None)
         yield ScaleRow(
             machine=str(machine),
             devices=machine.world,
             zero=plan.draft.sharding if plan else None,
+            optimizer=memory_savers()[optimizer].title if optimizer else None,
             micro_batch=plan.draft.micro_batch if plan else None,
             hours=hours,
             device_hours=spent and four_digits(spent),
-            efficiency=fewest / spent if fewest and spent else None,
+            efficiency=fewest / spent if fewest and spent and optimizer == usual else None,
             money=_rounded_cost(plan) if plan else None,
             gives_up=", ".join(_what_is_given_up(plan)) if plan else "",
         )

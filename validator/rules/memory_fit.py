@@ -26,7 +26,8 @@ _THIN_MARGIN = "the margin is thin, so try a few steps with the longest samples 
 
 
 def _memory_range(estimate: Estimate, digits: int = 1) -> str:
-    return f"{estimate.expected / GIB:.{digits}f} GiB ({estimate.low / GIB:.1f} to {estimate.high / GIB:.1f})"
+    low, expected, high = (f"{size / GIB:.{digits}f}" for size in (estimate.low, estimate.expected, estimate.high))
+    return f"{expected} GiB ({low} to {high})"
 
 
 def _needed_memory(memories: Mapping[str, Estimate], verdicts: Mapping[str, Verdict], digits: int = 1) -> str:
@@ -46,7 +47,8 @@ def _device_need_and_limit(run: RunSettings) -> str:
     if not prediction.device_memory or not run.machine:
         return ""
     device, usable = run.machine.device, run.machine.device.usable_gib
-    digits = distinguishing_decimals(prediction.device_memory.expected / GIB, usable)
+    needed = prediction.device_memory
+    digits = distinguishing_decimals(usable, needed.expected / GIB, needed.high / GIB)
     needs = _needed_memory(prediction.device_memories, prediction.device_verdicts, digits)
     longest, certain = run.batch.max_tokens, certain_tokens(run)
     condition = f" if samples reach {longest:,} tokens" if certain < longest else ""
