@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from support import engine_jobs
-from support.engine_jobs import ROOT, TINY, cloud, lmf, run, task, written
+from support.engine_jobs import ROOT, TINY, cloud, lmf, run, stand_in, task, written
 
 from validator.errors import RecipeError
 from validator.knowledge.devices import device_ids
@@ -47,6 +48,7 @@ def test_asks_for_what_each_node_is_predicted_to_need(there: Path) -> None:
     assert re.fullmatch(r"\d+\+", asked["resources"]["cpus"])
     assert 20 < int(asked["resources"]["memory"].removesuffix("+")) < 1024
     assert "export FORCE_TORCHRUN=1 NNODES=2 NPROC_PER_NODE=8" in asked["run"]
+    assert "install --quiet torch==2.8.0 torchvision==0.23.0 torchaudio==2.8.0 --index-url" in asked["setup"]
     assert "llamafactory==" in asked["setup"]
     assert "deepspeed" not in asked["setup"]
     sharded = made(written(there, 'deepspeed: "{\\"zero_optimization\\": {\\"stage\\": 2}}"\n'), cloud())
@@ -57,7 +59,7 @@ def test_a_site_decides_what_it_names(there: Path) -> None:
     named = {"infra": "kubernetes", "cpus": 8, "accelerators": "H100:8", "image_id": "docker:mine"}
     asked = made(written(there), cloud(resources=named))
     assert asked["resources"] | named == asked["resources"]
-    assert "setup" not in asked  # the image has what it needs
+    assert "if ! command -v llamafactory-cli" in asked["setup"]  # the image may have it
 
 
 @pytest.mark.parametrize(
@@ -66,8 +68,8 @@ def test_a_site_decides_what_it_names(there: Path) -> None:
         ("8xascend-910b-64g", {}, "SkyPilot knows no Ascend 910B"),
         ("8xh20-96g", {}, "SkyPilot knows no NVIDIA H20"),
         ("8xh20-96g", {"accelerator": "H20"}, None),
-        ("8xmi300x-192g", {}, "pip brings no PyTorch for AMD"),
-        ("8xmi300x-192g", {"resources": {"image_id": "docker:rocm"}}, None),
+        ("8xascend-910b-64g", {"accelerator": "A2"}, "such as docker:hiyouga/llamafactory:0.9.5-npu-a2"),
+        ("8xmi300x-192g", {}, None),
     ],
 )  # fmt: skip
 def test_devices_that_it_does_not_know(there: Path, machine: str, named: dict[str, Any], problem: str | None) -> None:
@@ -79,6 +81,27 @@ def test_devices_that_it_does_not_know(there: Path, machine: str, named: dict[st
     with pytest.raises(RecipeError, match=problem) as caught:
         task(one, site)
     assert "site file" in str(caught.value)
+
+
+def test_the_setup_brings_the_torch_of_the_device_and_of_the_header_block(there: Path) -> None:
+    amd = made(written(there, machine="8xmi300x-192g"), cloud())["setup"]
+    assert amd.index("https://download.pytorch.org/whl/rocm6.4") < amd.index("llamafactory==")
+    older = Path(written(there))
+    older.write_text(older.read_text().replace("# samples:", "# torch: 2.6.0\n# samples:"))
+    assert "torch==2.6.0 torchvision torchaudio --index-url" in made(str(older), cloud())["setup"]
+
+
+@pytest.mark.parametrize("has", ["", "llamafactory-cli", "torch"])
+def test_an_image_keeps_its_own_llamafactory_and_torch(there: Path, has: str) -> None:
+    script = made(written(there), cloud(resources={"image_id": "docker:mine"}))["setup"]
+    stand_in(
+        there, "python3", f'case "$*" in *import*) {"true" if has == "torch" else "false"} ;; *) echo "$@" ;; esac'
+    )
+    stand_in(there, "llamafactory-cli" if has == "llamafactory-cli" else "other", "true")
+    path = f"{there}/bin:/usr/bin:/bin"
+    said = subprocess.run(["bash", "-c", script], env={"PATH": path}, capture_output=True, text=True, check=True).stdout
+    brought = [name for name in ("torch", "llamafactory") if f"install --quiet {name}==" in said]
+    assert brought == {"": ["torch", "llamafactory"], "torch": ["llamafactory"], "llamafactory-cli": []}[has]
 
 
 def test_lines_of_the_site_for_all_and_for_this_engine(there: Path) -> None:

@@ -58,6 +58,7 @@ TWO = ClusterJob(
     environment={"HF_ENDPOINT": "https://hf.example"},
     output=Path("/home/me/saves/qwen7b"),
     separate_output_dirs=False,
+    torch_words=(),
     pip_requirements=(),
     can_resume=True,
     discards_old_checkpoints=False,

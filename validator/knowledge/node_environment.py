@@ -43,9 +43,9 @@ class VendorSetup(NamedTuple):
 class NodeNeeds(NamedTuple):
     """Needs of a node with devices of one vendor. `slurm` and `kubernetes`: what these schedulers call the devices;
     None: do not request devices. `collectives`: the library by which processes exchange tensors; None: not known.
-    `pip_torch`: the PyTorch that pip installs runs on these devices. `image_tag_end`: end of the name of
-    LLaMA-Factory's image for these devices; None: LLaMA-Factory has no image. `python_ops`: operators of DeepSpeed that
-    are not built for these devices.
+    `pip_torch`: PyTorch that pip installs runs on these devices with no more than their driver. `image_tag_end`: end of
+    the name of LLaMA-Factory's image for these devices; None: LLaMA-Factory has no image. `python_ops`: operators of
+    DeepSpeed that are not built for these devices.
 
     `variables`: environment variables for every node; `variables_between`: more variables for nodes that exchange
     tensors with others. `waiting`: the variable that limits how long processes wait for each other. `devices` (`{}`

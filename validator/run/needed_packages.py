@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from validator.escaping import shell_join
 from validator.knowledge.node_environment import is_env_enabled
-from validator.knowledge.releases import ENGINE_FIELDS
+from validator.knowledge.releases import ENGINE_FIELDS, range_admits
 from validator.knowledge.tables import yaml_table
 
 from .model_files import hub_models
@@ -140,16 +140,33 @@ def suitable_releases(package: str) -> str:
     return bounds.get(package, "")
 
 
+def install_set(vendor: str) -> Mapping[str, Any]:
+    """Return the releases that docs/howto/install.md installs for the devices of a vendor; if the vendor is not known,
+    those for NVIDIA."""
+    sets = yaml_table("together")["sets"]
+    found: Mapping[str, Any] = sets.get(vendor, sets["nvidia"])
+    return found
+
+
+def torch_words(vendor: str, release: str = "") -> Sequence[str]:
+    """Return the words after `pip install` that bring PyTorch for the devices of a vendor, as docs/howto/install.md
+    does it. `release`: the range of torch releases that the recipe's header block names; empty: it names none."""
+    table = install_set(vendor)
+    pins = [f"{name}=={pin}" for name, pin in table["packages"].items() if name != "torch-npu"]
+    if not range_admits(release or None, table["packages"]["torch"]):
+        pins = [f"torch{release}", "torchvision", "torchaudio"]
+    return [*pins, "--index-url", table["index"]]
+
+
 def llamafactory_install(vendor: str, requirements: Sequence[str]) -> str:
     """Return how `requirements`, which name LLaMA-Factory, are installed for the devices of a vendor, as
     docs/howto/install.md does it. If torch is among them, it comes first, from the index that has the build for these
     devices. On Ascend and AMD the others are those of an extra of this package (pyproject.toml)."""
-    table, page = yaml_table("together")["sets"][vendor or "nvidia"], f"{INSTALL_PAGE}{vendor and f'#{vendor}'}"
-    pins = [f"{name}=={release}" for name, release in table["packages"].items() if name != "torch-npu"]
-    has_extra = vendor in ("ascend", "amd")
+    vendor = "" if vendor == "unknown" else vendor
+    page, has_extra = f"{INSTALL_PAGE}{vendor and f'#{vendor}'}", vendor in ("ascend", "amd")
     rest = shell_join(["pip", "install", *(each for each in requirements if each != "torch")])
     steps = [f'pip install ".[{vendor}]"' if has_extra else rest]
     if "torch" in requirements:
-        steps.insert(0, shell_join(["pip", "install", *pins, "--index-url", table["index"]]))
+        steps.insert(0, shell_join(["pip", "install", *torch_words(vendor)]))
     where = " in a copy of this repository" if has_extra else ""
     return f"{' && '.join(steps)}{where}{f', as {page} says' if has_extra or len(steps) > 1 else ''}"

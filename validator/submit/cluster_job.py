@@ -51,8 +51,8 @@ class ClusterJob:
 
     `separate_output_dirs` is true if each node may have an output folder on its own disk. `can_resume` is true if a
     stopped run continues from its last checkpoint, with `resume_overrides`. `discards_old_checkpoints` is true if the
-    run ignores what earlier runs left in the output folder; the job moves these files aside. `pip_requirements` are the
-    packages to install, without torch."""
+    run ignores what earlier runs left in the output folder; the job moves these files aside. `torch_words` and
+    `pip_requirements` are the words after `pip install` that bring PyTorch, and then all other packages."""
 
     name: str
     machine: str
@@ -75,6 +75,7 @@ class ClusterJob:
     environment: Mapping[str, str]
     output: Path
     separate_output_dirs: bool
+    torch_words: tuple[str, ...]
     pip_requirements: tuple[str, ...]
     can_resume: bool
     discards_old_checkpoints: bool
@@ -124,6 +125,7 @@ def build_cluster_job(
         environment={**node_env, **model_files.hub_env(run), **site.environment},
         output=output,
         separate_output_dirs=run.args.flag("save_on_each_node"),
+        torch_words=tuple(needed_packages.torch_words(machine.device.vendor, run.releases.pip_range("torch"))),
         pip_requirements=tuple(_pip_requirements(run)),
         can_resume=_can_resume(run),
         discards_old_checkpoints=run.args.flag("overwrite_output_dir") and not _reads_own_output(run, output),
@@ -213,10 +215,27 @@ def published_image(work: ClusterJob) -> str | None:
     return f"{_IMAGE_REPOSITORY}:{release}{end}"
 
 
-def pip_command(work: ClusterJob) -> str:
-    """Return the pip command that installs the releases that the prediction assumes, and the packages that the recipe's
-    keys need."""
-    return shell_join(["python3", "-m", "pip", "install", "--quiet", *work.pip_requirements])
+def torch_image(work: ClusterJob) -> str | None:
+    """Return a container image with PyTorch for the run's device, in which a job installs LLaMA-Factory. Return None if
+    none is known."""
+    return needed_packages.install_set(work.device.vendor).get("image")
+
+
+def pip_line(words: Sequence[str]) -> str:
+    """Return the pip command with these words after `install`."""
+    return shell_join(["python3", "-m", "pip", "install", "--quiet", *words])
+
+
+def image_install_lines(work: ClusterJob) -> list[str]:
+    """Return bash lines that install the run's packages in an image that LLaMA-Factory did not publish. The image keeps
+    its own LLaMA-Factory, and its own PyTorch."""
+    return [
+        "# The releases that the recipe was judged for, in an image without LLaMA-Factory",
+        "if ! command -v llamafactory-cli >/dev/null; then",
+        f"  python3 -c 'import torch' 2>/dev/null || {pip_line(work.torch_words)}",
+        f"  {pip_line(work.pip_requirements)}",
+        "fi",
+    ]
 
 
 class RunToSubmit(NamedTuple):

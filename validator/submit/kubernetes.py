@@ -68,9 +68,9 @@ def _job_documents(work: ClusterJob, site: Site, uploads: Uploads) -> str:
     files = _configmap_files(work, site, uploads, kind)
     configmap = f"{name}-{hashlib.sha256(repr(files).encode()).hexdigest()[:8]}"
     space: dict[str, YamlValue] = {"namespace": section.namespace} if section.namespace else {}
-    image = section.image or cluster_job.published_image(work)
+    image = section.image or cluster_job.published_image(work) or cluster_job.torch_image(work)
     if image is None:
-        found = f"LLaMA-Factory publishes no image that runs on {work.device.name}"
+        found = f"no image is known that runs on {work.device.name}"
         raise RecipeError(f"{found}; name one under `kubernetes: image:` of the site file")
     inputs = _PodInputs(work, section, uploads, image, configmap)
     metadata: YamlValue = {"generateName": f"{name}-", **space}
@@ -142,9 +142,11 @@ def _configmap_files(work: ClusterJob, site: Site, uploads: Uploads, kind: _JobK
         *kind.rendezvous_lines,
         *node_script.script_lines("kubernetes"),
     ]
-    if not site.kubernetes.image:
+    if site.kubernetes.image or not cluster_job.published_image(work):
+        lines += cluster_job.image_install_lines(work)
+    else:
         brought = "# The releases that the recipe was judged for, where the image has others"
-        lines += [brought, cluster_job.pip_command(work)]
+        lines += [brought, cluster_job.pip_line(work.pip_requirements)]
     script = node_script.build_node_script(work, site, site.kubernetes.setup, lines, is_pid_1=True)
     files = {_SCRIPT_NAME: script, **read}
     if (size := sum(len(each.encode()) for each in files.values())) > _MAX_CONFIGMAP_BYTES:

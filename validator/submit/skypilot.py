@@ -81,7 +81,7 @@ _OWN_INFRA = ("k8s", "kubernetes", "ssh", "slurm")
 
 def prepare(runs: Sequence[RunToSubmit], site: Site) -> Submission:
     """Return the SkyPilot task of one run. Raises RecipeError if there are several runs, if SkyPilot has no name for
-    the device, or if pip has no PyTorch for the device and the site file names no image."""
+    the device, or if pip alone cannot make the device run and the site file names no image."""
     work, uploads = collect_uploads(require_single(runs), persistent_mounts(site.skypilot))
     task = task_file(work, site, uploads)
     lost = cluster_job.loss_notes(work) if output_persists(work, site.skypilot) else ()
@@ -89,12 +89,11 @@ def prepare(runs: Sequence[RunToSubmit], site: Site) -> Submission:
 
 
 def task_file(work: ClusterJob, site: Site, uploads: Uploads) -> str:
-    """Return the text of the task file. Raises RecipeError if SkyPilot has no name for the device, or if pip has no
-    PyTorch for the device and the site file names no image."""
+    """Return the text of the task file. Raises RecipeError if SkyPilot has no name for the device, or if pip alone
+    cannot make the device run and the site file names no image."""
     section, resources = site.skypilot, task_resources(work, site.skypilot)
     # Paths on this machine count from the folder that `sky` is started in.
     sent = {place: str(relative_to_cwd(path)) for place, path in {**uploads.files, **uploads.data}.items()}
-    brings: dict[str, YamlValue] = {} if "image_id" in section.resources else {"setup": _setup_script(work, site)}
     volumes: dict[str, YamlValue] = {"volumes": section.volumes} if section.volumes else {}
     rendezvous = node_script.script_lines("skypilot")
     task: dict[str, YamlValue] = {
@@ -103,7 +102,7 @@ def task_file(work: ClusterJob, site: Site, uploads: Uploads) -> str:
         "resources": resources,
         "file_mounts": Commented({**sent, **section.mounts}, _MOUNTS_COMMENT),
         **volumes,
-        **brings,
+        "setup": _setup_script(work, site),
         "run": node_script.build_node_script(work, site, section.setup, rendezvous, work.time_limit_h),
     }
     head = [f"{work.name} on {work.machine}, by `lmf-recipes submit --to skypilot`."]
@@ -150,9 +149,17 @@ def _task_name(work: ClusterJob) -> str:
 
 
 def _setup_script(work: ClusterJob, site: Site) -> str:
-    if not node_needs(work.device).pip_torch:
-        found = f"pip brings no PyTorch for {work.device.name}"
-        raise RecipeError(f"{found}; name an image under `skypilot: resources: image_id:` of the site file")
-    brought = ["# The releases that the recipe was judged for", cluster_job.pip_command(work)]
+    """Return the bash script that installs the run's packages on a new node, or in the image that the site file names.
+    Raises RecipeError if there is no image and pip alone cannot make the device run."""
+    if "image_id" in site.skypilot.resources:
+        brought = cluster_job.image_install_lines(work)
+    elif not node_needs(work.device).pip_torch:
+        image = cluster_job.published_image(work)
+        such = f", such as docker:{image}" if image else ""
+        found = f"pip alone cannot make {work.device.name} run"
+        raise RecipeError(f"{found}; name an image under `skypilot: resources: image_id:` of the site file{such}")
+    else:
+        pip_lines = map(cluster_job.pip_line, (work.torch_words, work.pip_requirements))
+        brought = ["# PyTorch for the devices, then the releases that the recipe was judged for", *pip_lines]
     lines = [*node_script.site_setup_lines(site, site.skypilot.setup), *brought]
     return "".join(f"{line}\n" for line in lines)
