@@ -49,8 +49,8 @@ def rates(name: str, work: Workload, network: float) -> tuple[str, DeviceRates]:
     key, changes = CHANGED.get(name) or (CARDS.get(name, ""), {})
     if not key:
         raise Skip(f"device {name} is not in data/devices.yaml")
-    attained = ATTAINED * network or parse_network(published.usual_network(key)).rate
     nodes, devices = work.sharding.nodes, work.sharding.devices_per_node
+    attained = ATTAINED * network or parse_network(published.usual_network(key, devices)).rate
     known = published.find_device(key)[0].rates(devices, attained if nodes > 1 else 0.0)
     if known is None:
         raise Skip(f"rates of device {name} are not published")

@@ -228,8 +228,8 @@ def test_a_data_file_without_recipe_says_what_is_taken_and_judges_no_memory(tmp_
 
 
 @pytest.mark.parametrize(("stage", "said"), [
-    ("dpo", "with the longer answer of each pair; both answers of all pairs are"),
-    ("rm", "both answers of all pairs are"), ("sft", "of them answers"),
+    ("dpo", "with the prompt and the longer answer of each pair; both answers without the prompt are"),
+    ("rm", "both answers without the prompt are"), ("sft", "of them answers"),
     ("kto", "of them answers"), ("pt", "of them answers"),
 ])  # fmt: skip
 def test_no_part_of_the_tokens_is_said_to_be_more_than_all(stage: str, said: str, tmp_path: Path) -> None:

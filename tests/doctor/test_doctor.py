@@ -60,7 +60,7 @@ def test_a_recipe_for_another_machine_is_not_held_against_this_one(monkeypatch: 
     monkeypatch.setattr(host, "memory_gib", lambda _root=None: 1.0)
     told = json.loads(doctor(str(ROOT / "recipes" / "qwen32b-910b-lora.yaml"), "--format", "json").output)
     lines = {line["what"]: line for line in told["lines"]}
-    assert {"driver", "main memory", "processors", "/dev/shm"} <= {*told["not_looked_at"]}
+    assert {"driver", "main memory", "processors", "/dev/shm", "interfaces"} <= {*told["not_looked_at"]}
     assert lines.keys().isdisjoint(told["not_looked_at"])
     assert lines["devices"]["state"] == "error"
     assert [lines[name]["state"] for name in ("torch_npu", "CANN")] == ["error", "error"]

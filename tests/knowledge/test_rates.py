@@ -51,8 +51,15 @@ def test_all_other_devices_have_rates(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "name"), [("a100-80g", "8xinfiniband-200g"), ("rtx-4090", "ethernet-10g"), ("v100-32g", "ethernet-25g")]
+    ("key", "count", "name"),
+    [
+        ("a100-80g", 8, "8xinfiniband-200g"),
+        ("a100-80g", 2, "ethernet-25g"),
+        ("ascend-910b-64g", 1, "roce-200g"),
+        ("rtx-4090", 1, "ethernet-10g"),
+        ("v100-32g", 8, "ethernet-25g"),
+    ],
 )
-def test_servers_stand_in_a_network_that_is_known(key: str, name: str) -> None:
-    assert devices.usual_network(key) == name
+def test_servers_stand_in_a_network_that_is_known(key: str, count: int, name: str) -> None:
+    assert devices.usual_network(key, count) == name
     assert devices.parse_network(name).rate > 0

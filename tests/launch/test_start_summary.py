@@ -53,6 +53,15 @@ def test_a_dry_run_says_what_a_start_would_do() -> None:
     assert command.startswith("llamafactory-cli train ")
 
 
+@pytest.mark.parametrize(("seconds", "is_told"), [(7200, True), (1800, False)])
+def test_a_limit_that_only_some_commands_set_is_explained(seconds: int, is_told: bool) -> None:
+    Path("x.yaml").write_text(
+        HEADER.replace("1xa100-80g", "2x8xascend-910b-64g") + RECIPE + f"ddp_timeout: {seconds}\n"
+    )
+    _, said, command = summary()
+    assert ("HCCL_EXEC_TIMEOUT=7200" in command, "environment" in said) == (is_told, is_told)
+
+
 def test_what_is_not_known_is_said() -> None:
     Path("x.yaml").write_text(RECIPE)
     _, said, _ = summary()

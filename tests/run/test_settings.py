@@ -16,10 +16,11 @@ from support.source import modules, nodes
 
 from validator.knowledge import devices, models
 from validator.knowledge.releases import ReleaseRange
+from validator.recipe.recipe_file import load_recipe
 from validator.run.dataset_registry import Dataset
 from validator.run.quantization import Quantization, resolve_quantization
 from validator.run.recipe_arguments import Arguments
-from validator.run.settings import run_of_values
+from validator.run.settings import resolve, run_of_values
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "validator"
@@ -183,6 +184,15 @@ def test_the_template_is_the_entry_of_the_table() -> None:
     template = run_of_values({"template": "qwen3"}).template
     assert template is not None
     assert template["reasoning"]
+
+
+def test_a_short_form_of_the_command_line_is_no_note_on_the_header_block(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("# /// recipe\n# machine: 8x910b\n# ///\nstage: sft\n")
+    in_header, by_option = (resolve(load_recipe(str(path)), machine).machine for machine in (None, "2x8x910b"))
+    assert in_header
+    assert by_option
+    assert (in_header.note is not None, by_option.note) == (True, None)
 
 
 def test_the_machine_and_the_samples_make_the_steps() -> None:

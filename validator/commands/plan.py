@@ -215,10 +215,12 @@ def command(
     stage, samples = planner.stage_and_samples(stage, samples, data)
     made_for = None if model and data else samples  # beside data of one's own the header says how many are recommended
     registry, offers = data.registry if data else None, list[MachineOffer]()
+    known = find_model_by_any_name(model) if model and machines else None
+    if machines == rented_machines.ALL_MACHINES and not context.params["machines"]:
+        print_lines(f"{context.meta[_WHY_NO_MACHINE]}; without one, all known machines are compared", err=True)
     if registry and model and cutoff_len is None:
         registry = planner.with_longest_sample(registry, model, stage, dataset.longest_sample)
-    if model and machines:
-        known = find_model_by_any_name(model)
+    if known and machines:
         asked = RentalQuestion(known, made_for, host_ram, cutoff_len, method, stage, registry, network, price)
         offers = _compare_machines(asked, machines)
         machine = _go_on_with(context, offers)
@@ -279,8 +281,6 @@ def _machines_to_compare(context: click.Context) -> str | None:
     of_one = (f"--{name}" for name in ("fsdp", "scaled", "simulate", "write") if given[name])
     if asked := next(of_one, None):
         raise click.UsageError(f"{asked.replace('scaled', 'scale')} is for one machine; give --machine")
-    if not given["machines"]:
-        print_lines(f"{context.meta[_WHY_NO_MACHINE]}; without one, all known machines are compared", err=True)
     return given["machines"] or rented_machines.ALL_MACHINES
 
 

@@ -76,12 +76,12 @@ def command(
     """
     if recipe == "-":
         raise click.UsageError("the nodes read the recipe from a file; save it first")
+    paths = [*_recipe_paths(recipe)]
+    for path in paths:  # before a word on the site
+        options.load_configured(*options.locate_recipe(path, overrides))
     settings = load_or_ask_site(engine, site, ask=not dry_run)
     submit_options = _SubmitOptions(overrides, machine, host_ram, hours, settings)
-    runs = [
-        _smoke_run(each, submit_options) if smoke else _checked_run(each, submit_options)
-        for each in _recipe_paths(recipe)
-    ]
+    runs = [_smoke_run(each, submit_options) if smoke else _checked_run(each, submit_options) for each in paths]
     run = _SCHEDULERS[engine](runs, settings)
     for note in run.notes:
         print_lines(note, err=True)

@@ -99,7 +99,8 @@ def tokens_sentence(report: DataReport) -> str:
     images = f", {report.images.per_epoch:,} of images" if report.images else ""
     answers = f"{tokens.answers_per_epoch:,} of them answers"
     if report.stage in _PAIRED_STAGES:
-        answers = f"with the longer answer of each pair; both answers of all pairs are {tokens.answers_per_epoch:,}"
+        both = f"{tokens.answers_per_epoch:,}"
+        answers = f"with the prompt and the longer answer of each pair; both answers without the prompt are {both}"
     return (f"tokens {how}: {tokens.per_epoch:,} an epoch, {answers}{images}; "
             f"median {tokens.median:,}, 99 % up to {tokens.p99:,}, longest {tokens.longest:,}")  # fmt: skip
 

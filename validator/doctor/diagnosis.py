@@ -59,7 +59,7 @@ CHECKS: dict[str, Check] = {
 # What these say holds for the machine that doctor runs on, and nothing of another one that the run is for.
 _OF_THIS_MACHINE = (
     *("driver", "device files", "health", "processes"),
-    *("processors", "main memory", "/dev/shm", "limits", "output folder"),
+    *("processors", "main memory", "/dev/shm", "limits", "output folder", "meeting", "interfaces", "InfiniBand"),
 )
 # Seconds for all checks, which run at once: nvidia-smi alone may take 30, and a dead network file system answers never.
 _TIMEOUT_SECONDS = 40.0

@@ -53,12 +53,16 @@ def link_rate(link: Mapping[str, Any], devices: int = 1, of: int = 1) -> float:
 
 
 _GIGA, _TERA = 1e9, 1e12
+_MOST_OF_PART = 2  # devices
 
 
-def usual_network(key: str) -> str:
-    """Return the name of the network, such as `8xinfiniband-400g`, in the usual server of a device. `key`: id of the
-    device."""
+def usual_network(key: str, devices: int) -> str:
+    """Return the name of the network, such as `8xinfiniband-400g`, that usually joins servers of this device. `key`: id
+    of the device. `devices`: how many of a server's devices a run has; one or two are rented as a part of a server,
+    with a slower network."""
     host = yaml_table("servers")[yaml_table("devices")[key]["server"]["kind"]]
+    if devices <= _MOST_OF_PART and "part" in host:
+        return str(host["part"])
     return f"{host['ports']}x{host['network']}" if host["ports"] > 1 else str(host["network"])
 
 

@@ -31,6 +31,7 @@ def start_summary(
         "result": _result(run, prepared),
         "verified": ", ".join(_verified(run, target, elsewhere)),
         "not verified": ", ".join(_not_verified(run, target, elsewhere)),
+        "environment": _environment(run, prepared),
         "start": _start(refusals, elsewhere),
     }
     return [f"{name:<{_NAME_WIDTH}}  {text}" for name, text in rows.items() if text]
@@ -104,6 +105,13 @@ def _not_verified(run: RunSettings, target: DeviceAllocation, elsewhere: bool) -
         yield f"devices and free disk{f' of {run.machine}' if run.machine else ''}"
     if any(_downloads(run)):
         yield "whether the hub answers (`lmf-recipes doctor` asks it)"
+
+
+def _environment(run: RunSettings, prepared: LocalLaunch) -> str:
+    """Return why the command of this recipe, and not of each, sets how long processes wait for each other."""
+    waiting = node_environment.node_needs(run.machine.device).waiting if run.machine else None
+    is_set = waiting and waiting.name in prepared.launch.env
+    return f"{waiting.name} follows the recipe's `ddp_timeout`" if waiting and is_set else ""
 
 
 def _start(refusals: Sequence[str], elsewhere: bool) -> str:

@@ -226,8 +226,11 @@ def most_samples_cut(run: RunSettings) -> Findings:
         found = f"`cutoff_len` ({limit:,.0f}) cuts some {shares} of the answers, by {run.data.sampled_in_words}"
         positions = (run.model.positions if run.model else None) or cuts.sufficient_length
         better = min(cuts.sufficient_length, positions)
-        longer = f"set `cutoff_len: {better}`, or shorten the samples"
-        remedy = f"{longer}{longer_samples_in_words(better, fitting_length(run, better))}"
+        if run.data.has_more_rows:  # whose lengths `data` alone knows
+            remedy = "set the `cutoff_len` that `lmf-recipes data` names, or shorten the samples"
+        else:
+            longer = f"set `cutoff_len: {better}`, or shorten the samples"
+            remedy = f"{longer}{longer_samples_in_words(better, fitting_length(run, better))}"
         yield place, f"{found}; {remedy if better > limit else 'as more is not possible, shorten the samples'}"
     elif not cuts and (mean := _mean_length(run)) > limit > 0:
         found = f"samples have about {mean:,.0f} tokens, of which `cutoff_len` keeps the first {limit:,.0f}"

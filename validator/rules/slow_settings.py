@@ -3,6 +3,8 @@ is used only if a setting makes a finding likely."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from validator.knowledge.devices import Machine
 from validator.knowledge.tables import yaml_table
 from validator.levers.faster_release import faster_release
@@ -18,7 +20,7 @@ from validator.run.prediction import predict
 from validator.run.sample_lengths import estimate_sample_lengths, expected_longest
 from validator.run.schedule import save_interval, written_checkpoints
 from validator.run.settings import RunSettings
-from validator.run.training_time import predict_training_time, time_ratio
+from validator.run.training_time import predict_training_time, time_ratio, usual_time_ratio
 from validator.run.variants import with_arguments
 from validator.wording import two_digits
 
@@ -28,6 +30,7 @@ _MIN_TIME_RATIO, _MIN_WAITING_SHARE = 1.3, 0.5
 # Bytes of all checkpoints, of which no fewer are told: a disk that takes 1.6 GB a second writes them in three minutes.
 _MIN_CHECKPOINT_BYTES = 3e11
 _MAX_PADDING_SHARE = 1 / 3
+_MAX_SLOWED_SPEED = 0.95  # of one node: what several do is less, also when it is rounded
 
 
 def _time_ratio(run: RunSettings, other_run: RunSettings) -> float:
@@ -82,8 +85,12 @@ def bound_by_network(run: RunSettings, machine: Machine) -> Findings:
     """
     nodes, known = machine.nodes, predict_training_time(run) if machine.nodes > 1 else None
     if known and (share := known.step.terms.get(TimeTerm.NETWORK, 0.0) / known.step.expected) > _MIN_WAITING_SHARE:
-        speed = nodes * (1 - share)
-        alone = f"one node alone is {1 / speed:.1f} times as fast" if speed < 1 else f"they do the work of {speed:.1f}"
+        one_node = replace(run, machine=machine._replace(nodes=1))
+        speed = usual_time_ratio(run, one_node) or nodes * (1 - share)
+        alone = f"they do the work of {speed:.1f}"
+        if speed < _MAX_SLOWED_SPEED:
+            alone = f"one node alone is {1 / speed:.1f} times as fast"
+            alone += " but lacks the memory" * (predict(one_node).verdict == "exceeds")
         unsure = "".join(f"; assumed: {each}" for each in known.assumed if "between nodes" in each)
         where = "deepspeed" if run.deepspeed and not run.accelerate else None
         yield where, f"the network between {nodes} nodes takes {share:.0%} of a step: {alone}{unsure}"

@@ -135,9 +135,14 @@ class DataSources:
         """The rows by which lengths are estimated, as text for a message, such as "all 400 rows" or "the first 500
         of 52,002 rows"."""
         read, count = len(self.sampled_rows), self._local_count
-        if count and count.number > read:
+        if count and self.has_more_rows:
             return f"the first {read:,} of {'' if count.exact else 'about '}{count.number:,} rows"
         return f"all {read:,} rows" if read > 1 else "the only row"
+
+    @property
+    def has_more_rows(self) -> bool:
+        """True if there are more rows than those by which lengths are estimated."""
+        return self._local_count is not None and self._local_count.number > len(self.sampled_rows)
 
     @property
     def has_first_rows(self) -> bool:

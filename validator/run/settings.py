@@ -374,8 +374,10 @@ def resolve(
     values = {key: value for key, value in values.items() if value is not None or key not in refused}
     ram = host_ram_gib if host_ram_gib is not None else finite_number(header.get("host_ram_gib"))
     target, problem = _machine_or_problem(machine or header.get("machine"), ram if ram and ram > 0 else None)
-    if target and ("network" in header or "price" in header):
-        target = target._replace(network=header.get("network"), price=header.get("price"))
+    if target:
+        # The command line says by itself for which device a short form in its option stands.
+        note = None if machine else target.note
+        target = target._replace(network=header.get("network"), price=header.get("price"), note=note)
     workspace = Workspace(document.path, tuple(search_folders(document.path)), untrusted, options=document.options)
     accelerate_file = header.get("accelerate")
     place = workspace.find(accelerate_file) if isinstance(accelerate_file, str) else None

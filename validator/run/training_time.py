@@ -168,8 +168,12 @@ def _machine_rates(run: RunSettings, correction: float | None = None) -> tuple[D
     if rates is None or machine.nodes == 1:
         return rates, ()
     network_name = _named_network(run)
-    joined = devices.parse_network(network_name or usual_network(device.id))
-    assumed = () if network_name else (f"{joined.name} between nodes (`network:` in the header block tells another)",)
+    joined = devices.parse_network(network_name or usual_network(device.id, machine.devices))
+    part = (
+        "" if joined.name == usual_network(device.id, device.server_devices) else ", as rented parts of a server have"
+    )
+    remedy = "`network:` in the header block tells another"
+    assumed = () if network_name else (f"{joined.name} between nodes{part} ({remedy})",)
     return rates._replace(network=joined.rate), assumed
 
 
