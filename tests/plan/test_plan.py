@@ -234,11 +234,12 @@ def test_evaluations_and_checkpoints_count_when_plans_are_ordered() -> None:
 
 
 def test_a_usual_method_that_stands_before_a_sooner_one_is_told() -> None:
-    found = plans("--model", "qwen3-8b", "--machine", "1xrtx-4090")
-    first, *rest = found["plans"]
-    assert first["method"] == "lora"
-    assert min(row["hours"]["expected"] for row in rest) < first["hours"]["expected"]
-    assert any(note.startswith("lora stands first, as the usual method: full is sooner by") for note in found["notes"])
+    found = plans("--model", "qwen3-8b", "--machine", "1xrtx-4090", "--cutoff-len", "512")
+    first, second, third = found["plans"]
+    assert [row["method"] for row in found["plans"]] == ["lora", "qlora", "full"]
+    assert third["hours"]["expected"] < second["hours"]["expected"] < first["hours"]["expected"]
+    assert "full by BAdam is sooner, and stands behind lora, because it approximates AdamW:" in str(found["notes"])
+    assert any(note.startswith("lora stands first, as the usual method: qlora is sooner by") for note in found["notes"])
 
 
 def test_device_hours_that_bring_more_on_more_devices_are_explained() -> None:

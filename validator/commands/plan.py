@@ -207,8 +207,8 @@ def command(
 
     Hours are those of the samples that there are, else of the recommended number, from low to high: of 22 public runs
     15 took as long. The soonest comes first, but a method that is sooner by less than a quarter stays behind lora (in
-    stage pt behind full). Without rates of the device, ways that add less work to a step come first. Prices of
-    --machines are dated public list prices.
+    stage pt behind full), and GaLore, APOLLO and BAdam come last. Without rates of the device, ways that add less work
+    to a step come first. Prices of --machines are dated public list prices.
     """
     machines = _machines_to_compare(context)
     _require_one_count(samples, data)

@@ -208,12 +208,13 @@ SaverSetting = bool | int | float | str
 class MemorySaver(NamedTuple):
     """An optimizer that saves memory. `title`: its name in messages. `gives_up`: its disadvantage. `settings`: the
     recipe's settings that select it. `bits`: width of the optimizer states that bitsandbytes keeps; None for an
-    optimizer that does not need bitsandbytes."""
+    optimizer that does not need bitsandbytes. `approximate`: it approximates AdamW's updates."""
 
     title: str
     gives_up: str
     settings: Mapping[str, SaverSetting]
     bits: int | None = None
+    approximate: bool = False
 
 
 @cache

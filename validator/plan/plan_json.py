@@ -74,8 +74,12 @@ def _order_notes(plans: Sequence[Plan]) -> Iterator[str]:
     """Yield why the first plan is not the soonest one of those for samples as long, if it is not."""
     alike = [plan for plan in plans[1:] if plan.draft.length == plans[0].draft.length]
     sooner = [plan for plan in alike if plan.hours and plan.expected_time < plans[0].expected_time]
-    if sooner:
-        methods = ", ".join(dict.fromkeys(plan.draft.method for plan in sooner))
+    for plan in sooner:
+        if plan.is_approximate and plan.draft.optimizer:
+            saver = memory_savers()[plan.draft.optimizer]
+            text = f"{plan.draft.method} by {saver.title} is sooner, and stands behind {plans[0].draft.method}"
+            yield f"{text}, because it approximates AdamW: {saver.gives_up}"
+    if methods := ", ".join(dict.fromkeys(plan.draft.method for plan in sooner if not plan.is_approximate)):
         error = f"less than {ABOUT_EQUAL_RATIO - 1:.0%}, which is within the error of the times"
         yield f"{plans[0].draft.method} stands first, as the usual method: {methods} is sooner by {error}"
 

@@ -102,6 +102,11 @@ class Plan:
         return hours_by_length(self.draft.run, self._correction)
 
     @property
+    def is_approximate(self) -> bool:
+        """True if the plan's optimizer approximates AdamW's updates."""
+        return self.draft.optimizer is not None and memory_savers()[self.draft.optimizer].approximate
+
+    @property
     def _correction(self) -> float | None:
         return calibration.time_correction(str(self.draft.machine))
 
@@ -164,15 +169,21 @@ def find_plans(start: NewRecipe, methods: Sequence[str], lengths: Sequence[int])
 
 
 def _rank_plans(plans: Sequence[Plan], methods: Sequence[str]) -> list[Plan]:
-    """Return the plans, the soonest first. The best plan with the first of the `methods` leads if it takes about as
-    long as the soonest plan."""
+    """Return the plans, the soonest first, but those with an approximate optimizer (GaLore, APOLLO, BAdam) last. The
+    best plan with the first of the `methods` leads if it takes about as long as the soonest plan."""
 
-    def order(plan: Plan) -> tuple[float, int, int]:
-        return plan.expected_time, SPEED_CLASSES.index(plan.speed), methods.index(plan.draft.method)
+    def order(plan: Plan) -> tuple[bool, float, int, int]:
+        return (
+            plan.is_approximate,
+            plan.expected_time,
+            SPEED_CLASSES.index(plan.speed),
+            methods.index(plan.draft.method),
+        )
 
     soonest, *_ = ordered = sorted(plans, key=order)
     preferred = next((plan for plan in ordered if plan.draft.method == methods[0]), soonest)
-    alike = order(preferred)[:2] <= (ABOUT_EQUAL_RATIO * soonest.expected_time, SPEED_CLASSES.index(soonest.speed))
+    limit = (soonest.is_approximate, ABOUT_EQUAL_RATIO * soonest.expected_time, SPEED_CLASSES.index(soonest.speed))
+    alike = order(preferred)[:3] <= limit
     return sorted(ordered, key=lambda plan: plan is not preferred) if alike else ordered
 
 
