@@ -74,7 +74,7 @@ def run_cli(words: Sequence[str]) -> NoReturn:
         click.echo(err.format_message(), err=True)
         sys.exit(err.exit_code)
     except click.ClickException as err:
-        err.message += hints.hint(err)  # type: ignore[misc]  # as below
+        err.message += hints.hint(err, words)  # type: ignore[misc]  # as below
         err.message = escaping.escape_line(err.message)  # type: ignore[misc]  # which words of the command line stand in
         err.show()
         sys.exit(err.exit_code)

@@ -39,13 +39,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ((), (DEEPSPEED, DATA)),
         (("deepspeed=x.json",), (DATA, "deepspeed=x.json")),
-        (("dataset=mine",), (DEEPSPEED, "dataset=mine")),  # of the user's own registry
+        (("dataset=mine",), ("dataset_dir={here}/data", DEEPSPEED, "dataset=mine")),  # of the user's own registry
         (("dataset_dir=own", "bf16=true"), (DEEPSPEED, "dataset_dir=own", "bf16=true")),
     ],
 )
 def test_a_name_brings_its_own_paths_and_the_users_count_from_here(
     given: tuple[str, ...], overrides: tuple[str, ...]
 ) -> None:
+    overrides = tuple(each.format(here=Path.cwd()) for each in overrides)
     assert locate_recipe(NAME, given) == (str(bundled_recipes.recipe_path(NAME)), overrides)
     for word in (f"{NAME}.yaml", f"./{NAME}.yml", f"recipes/{NAME}.yaml", f"./recipes/{NAME}"):
         assert locate_recipe(word, given) == locate_recipe(NAME, given)

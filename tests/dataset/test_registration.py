@@ -526,7 +526,8 @@ def test_what_it_prints() -> None:
         "in the recipe:",
         "  dataset: my",
         "  stage: dpo",
-        "then, with that recipe: lmf-recipes data RECIPE",
+        "then, with that recipe: lmf-recipes data RECIPE; without one: lmf-recipes plan --model M --machine MACHINE "
+        "--data my.jsonl --write mine.yaml",
     ]
     found = CliRunner().invoke(group, ["data", "my.jsonl", "--register", "my", "--format", "json"])
     answer = json.loads(found.stdout)

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from validator.errors import RecipeError
-from validator.escaping import shell_join
+from validator.escaping import shell_join, shell_quote
 from validator.finding import Assumption, Diagnostic, Severity, Verdict
 from validator.knowledge import devices, guidance, models, unknown_models
 from validator.knowledge.devices import Machine
-from validator.knowledge.file_kinds import require_recipe
+from validator.knowledge.file_kinds import DATA_SUFFIXES, require_recipe
 from validator.knowledge.near_models import near_models
 from validator.knowledge.path_keys import READ_KEYS
 from validator.physics.estimate import GIB
@@ -31,6 +31,7 @@ from validator.run.settings import RunSettings, resolve
 
 # Folders of the catalogue.
 RECIPES_FOLDER, DEEPSPEED_FOLDER = "recipes", "deepspeed"
+NEW_RECIPE = "`lmf-recipes plan --model M --machine MACHINE --data FILE --write mine.yaml`"
 _SETTING = re.compile(r"[\w.]+=")  # begins so: KEY=VALUE
 
 
@@ -90,6 +91,10 @@ def recipe_path(word: str) -> Path:
     name = find_recipe_name(word)
     if name is None:
         hint = hint_for_unknown_name(_recipe_name(Path(word)), deepspeed_file_names())
+        if Path(word).suffix in (*DATA_SUFFIXES, ".json") and os.access(word, os.F_OK):
+            hint = (
+                f"; `lmf-recipes data {shell_quote(word)} --register NAME` writes a file of data into dataset_info.json"
+            )
         raise RecipeError(f"no recipe `{word}` in the catalogue{hint}")
     return catalogue_root() / RECIPES_FOLDER / f"{name}.yaml"
 
@@ -263,7 +268,8 @@ def locate_file(recipe: str, overrides: Sequence[str] = ()) -> LocatedRecipe:
     if name is None:
         path = Path(recipe)
         if _SETTING.match(recipe):
-            raise RecipeError(f"`{recipe}` is no file; a setting comes behind the recipe, such as `mine.yaml {recipe}`")
+            found = f"`{recipe}` is no file; a setting comes behind the recipe, such as `mine.yaml {recipe}`"
+            raise RecipeError(f"{found}; {NEW_RECIPE} makes a recipe")
         is_name = recipe == path.name and not re.match(r"\.[a-z]", path.suffix)  # .7-lora of glm4.7-lora is no suffix
         near_recipe = _recipe_name(path) in recipe_names() or nearest_name(_recipe_name(path), recipe_names())
         if is_name or near_recipe or (path.suffix not in RECIPE_SUFFIXES and _is_model(recipe)):
@@ -311,7 +317,10 @@ def _absolute_path_overrides(file: Path, overrides: Sequence[str]) -> Iterator[s
     left out, and `dataset_dir`, too, if the user overrides `dataset`."""
     values = load_recipe(str(file)).values
     overridden = {text.partition("=")[0] for text in overrides}
-    overridden |= {"dataset_dir"} if "dataset" in overridden else set()
+    if "dataset" in overridden and "dataset_dir" not in overridden:  # the user's data sets, and not the catalogue's
+        overridden.add("dataset_dir")
+        if os.access("data/dataset_info.json", os.F_OK):
+            yield recipe_file.path_override("dataset_dir", str(Path("data").resolve()))
     for key in READ_KEYS:
         value = values.get(key.name, key.default)
         if key.name not in overridden and isinstance(value, str) and safe_read.path_kind(catalogue_root() / value):

@@ -44,7 +44,7 @@ def command(
 
     Exit code 1 where the run stops.
     """
-    options.require_settings(overrides)
+    options.require_settings(source, overrides)
     dataset.require_packages("`data`")
     from validator.dataset import data_page, data_text, user_input
 

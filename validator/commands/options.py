@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,10 +18,12 @@ from validator import dataset
 from validator.catalogue import bundled_recipes
 from validator.configuration import configured
 from validator.errors import RecipeError
+from validator.escaping import shell_quote
 from validator.knowledge import devices
 from validator.knowledge.models import find_model, offered_models
 from validator.output.terminal import print_lines
 from validator.recipe.recipe_file import RECIPE_SUFFIXES, Document, load_with_overrides
+from validator.recipe.safe_read import near_path
 from validator.rows import named_columns
 from validator.run import user_data
 
@@ -228,20 +231,25 @@ def locate_recipe(recipe: str, overrides: Sequence[str] = ()) -> bundled_recipes
     """Return the recipe for which the argument RECIPE of a command stands, as `bundled_recipes.locate_recipe` does, and
     tell the user if a path stands for a recipe of the catalogue. Raises click.UsageError for overrides that are
     none."""
-    require_settings(overrides)
+    require_settings(recipe, overrides)
     located = bundled_recipes.locate_recipe(recipe, overrides)
+    if located.path != "-" and "://" not in recipe and not (os.path.lexists(located.path) or near_path(located.path)):
+        raise RecipeError(f"{located.path}: no such file; {bundled_recipes.NEW_RECIPE} makes a recipe")
     if note := bundled_recipes.catalogue_note(recipe):
         print_lines(note, err=True)
     return located
 
 
-def require_settings(overrides: Sequence[str]) -> None:
+def require_settings(recipe: str, overrides: Sequence[str]) -> None:
     """Raise click.UsageError if one of the overrides is a machine or another recipe."""
     for word in overrides:
         if "=" not in word and devices.is_machine(word):
             raise click.UsageError(f"`{word}` is no KEY=VALUE; write `--machine {word}`")
         if word.endswith(RECIPE_SUFFIXES) and "=" not in word:
-            raise click.UsageError(f"`{word}` is no KEY=VALUE; give one recipe at a time")
+            if os.path.lexists(f"{recipe} {word}"):
+                raise RecipeError(f"a name with a space is quoted: `{shell_quote(f'{recipe} {word}')}`")
+            first = f"; the recipe comes first: `{word} {recipe}`" if "=" in recipe else "; give one recipe at a time"
+            raise click.UsageError(f"`{word}` is no KEY=VALUE{first}")
 
 
 def load_configured(path: str, overrides: Sequence[str], starts_here: bool = False) -> Document:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from validator import escaping
 from validator.dataset.data_report import DataReport, DroppedRows, better_cutoff
 from validator.dataset.quality import QualityIssue
 from validator.dataset.sample_guidance import SampleGuidance
 from validator.dataset.user_input import Registration
+from validator.escaping import shell_quote
 from validator.knowledge import guidance
 from validator.output.terminal import draw_bar
 from validator.rows.dataset_attr import entry_as_json
@@ -191,4 +194,6 @@ def _registration_lines(done: Registration) -> Iterator[str]:
     yield "in the recipe:"
     yield from (f"  {key}: {value}" for key, value in done.settings.items())
     yield from (f"note: {note}" for note in done.notes)
-    yield "then, with that recipe: lmf-recipes data RECIPE"
+    file = os.path.normpath(Path(done.path).parent / str(done.entry["file_name"]))
+    made = f"lmf-recipes plan --model M --machine MACHINE --data {shell_quote(file)} --write mine.yaml"
+    yield f"then, with that recipe: lmf-recipes data RECIPE; without one: {made}"

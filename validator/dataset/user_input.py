@@ -17,6 +17,7 @@ from validator.dataset.data_report import DataReport, DroppedRows
 from validator.dataset.row_selection import select_rows
 from validator.dataset.token_counting import CharacterCounter
 from validator.errors import RecipeError
+from validator.escaping import shell_quote
 from validator.knowledge import devices, models
 from validator.knowledge.file_kinds import RECIPE, kind_of_file
 from validator.output.progress import ProgressBar
@@ -59,16 +60,18 @@ def report_on_source(
         report = data_report.build_report(run, near, progress)
     finally:
         progress.close()
-    return report if _is_recipe(source) else _without_recipe(report, run)
+    return report if _is_recipe(source) else _without_recipe(report, run, source)
 
 
-def _without_recipe(report: DataReport, run: RunSettings) -> DataReport:
+def _without_recipe(report: DataReport, run: RunSettings, file: str) -> DataReport:
     """Return the report on a data file, with a note on the settings that were taken for want of a recipe. Without a
     machine, memory is not judged for them."""
     epochs = f"{run.args.number('num_train_epochs'):g} epochs"
     taken = f"lora, batch {run.batch.micro_batch} a device, {epochs}, cutoff_len {report.cutoff_len}"
     note = f"no recipe: {taken} are LLaMA-Factory's defaults; `lmf-recipes data RECIPE` takes a recipe's"
-    return replace(report, memory=report.memory if run.machine else None, notes=[*report.notes, note])
+    made = f"`lmf-recipes plan --model M --machine MACHINE --data {shell_quote(file)} --write mine.yaml` makes one"
+    notes = [*report.notes, f"{note}, {made}"]
+    return replace(report, memory=report.memory if run.machine else None, notes=notes)
 
 
 def read_user_data(path: Path, name: str | None = None, columns: Mapping[str, str] = NO_COLUMNS) -> UserData:

@@ -21,6 +21,7 @@ from validator.recipe.safe_read import path_kind, read_bytes
 RECIPE, DEEPSPEED, ACCELERATE, REGISTRY, UNKNOWN = "recipe", "deepspeed", "accelerate", "registry", "unknown"
 YAML_NAME, TOML_NAME = ".lmf-recipes.yaml", "pyproject.toml"
 CONFIGURATION_FILES = (YAML_NAME, ".lmf-recipes.yml", TOML_NAME)  # the first in a folder counts
+DATA_SUFFIXES = (".jsonl", ".csv", ".parquet", ".arrow")
 _CONFIGURATION = "configuration"
 _ROWS = "rows"
 _JUDGED = (RECIPE, DEEPSPEED, ACCELERATE, REGISTRY)

@@ -15,6 +15,7 @@ from validator.escaping import shell_quote
 from validator.finding import Place
 from validator.knowledge import tables
 from validator.recipe import safe_read
+from validator.recipe.known_folders import catalogue_root
 from validator.recipe.suggestions import suggest, unknown_name
 from validator.rows import entry_inference
 from validator.rows.csv_rows import separator_fault
@@ -246,6 +247,9 @@ def _register_command(run: RunSettings, name: str) -> str:
     file = next((place for place in places if (there := run.workspace.find(place)) and there[1]), None)
     if file is None:
         return ""
+    recipe = Path(run.workspace.recipe)
+    if recipe.parent == catalogue_root() / "recipes" and catalogue_root() != Path.cwd():
+        return f"run `lmf-recipes copy {recipe.stem} . --data {shell_quote(file)}`, and train by the copy"
     stem = Path(name).stem if _looks_like_path(name) else name
     is_default_folder = folder == "data" and Path(file).parent in (Path(), Path("data"))
     where = "" if is_default_folder else f" --dataset-dir {shell_quote(folder)}"

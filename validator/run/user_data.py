@@ -179,7 +179,11 @@ def list_data_files(path: Path) -> list[Path]:
             found = f"`{name}` is not on this machine, and nothing is fetched from a hub"
             command = f"run `{dataset_registry.download_command(name)}`, and give the file of its rows"
             raise RecipeError(f"{found}; {command}; or {dataset_registry.hub_entry_remedy(name, {})}")
-        raise RecipeError(f"`{path}` does not exist; give a data file, or a folder of data files")
+        named = dataset_registry.read_registry(DEFAULT_DATASET_DIR / dataset_registry.REGISTRY_FILE).get(str(path))
+        remedy = "give a data file, or a folder of data files"
+        if named and named.source == "file":
+            remedy = f"it is a name of dataset_info.json: give its file, `{os.path.normpath(named.path)}`"
+        raise RecipeError(f"`{path}` does not exist; {remedy}")
     if path.suffix in RECIPE_SUFFIXES and kind_of_file(str(path)).name == RECIPE:
         raise RecipeError(f"`{path}` is a recipe; give the data file that it is to train on")
     folder = safe_read.path_kind(path) == "folder"
