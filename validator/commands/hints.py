@@ -154,7 +154,7 @@ _OTHER_OPTIONS: Sequence[tuple[str, Sequence[str]] | tuple[str, Sequence[str], s
     ("yes y force f overwrite", ("Nothing is asked, and what you changed is never overwritten; name another place.",)),
     ("fix", ("`lmf-recipes check --fix RECIPE` makes the fixes that cannot change what is trained.",)),
 )  # fmt: skip
-_REGISTERING = ("add", "register", "import")
+REGISTERING = ("add", "register", "import")
 _PLAN_OPTIONS = ("--model", "--machine", "--data", "--method", "--samples")
 _NUMBERS = ("NODES", "GIB", "HOURS")
 
@@ -178,8 +178,8 @@ class _TypedValue(dict[str, str]):
 def meant_command(words: Sequence[str]) -> str:
     """Return what to type in place of `words`, the first of which is no command, as the end of a message."""
     word = words[0]
-    if file := next(filter(_names_data, words), ""):
-        return _about_data(file, word.lower() in _REGISTERING)
+    if file := next(filter(names_data, words), ""):
+        return about_data(file, word.lower() in REGISTERING)
     if Path(word).suffix == ".json" or _is_recipe(word):
         return _about_recipe(word)
     if how := next((how for names, how in _OTHER_PROGRAMS.items() if word.lower() in names.split()), ""):
@@ -196,13 +196,13 @@ def meant_command(words: Sequence[str]) -> str:
     return f"did you mean `lmf-recipes plan {shell_join(named)}`?" if named else "`lmf-recipes --help` shows all"
 
 
-def _names_data(word: str) -> bool:
+def names_data(word: str) -> bool:
     """True if a word of the command line is probably a file of data."""
     suffix = Path(word).suffix
     return suffix in DATA_SUFFIXES or (suffix == ".json" and not kind_of_file(word).is_judged)
 
 
-def _about_data(file: str, register: bool = False) -> str:
+def about_data(file: str, register: bool = False) -> str:
     """Return the commands that take a file of data, as the end of a message."""
     written = shell_quote(file)
     if register:
@@ -259,15 +259,11 @@ def _meant_arguments(words: Sequence[str], context: click.Context) -> str:
         if {*options[::2]} <= {each for parameter in command.params for each in parameter.opts}:
             return f"; write `{shell_join(options)}`"
         return f"; `{command.name}` takes no KEY=VALUE, `explain` and `train` do"
-    if command.name == "data":
-        if Path(str(typed.get("source"))).exists():
-            return f"; `--register {shell_quote(words[0])}` writes the file's entry under a name"
-        return f"; {_about_data(words[0], typed['source'] in _REGISTERING)}"
     if not any(each.name == "model" for each in command.params):
         return ""
-    if _names_data(words[0]):
+    if names_data(words[0]):
         takes_data = any(each.name == "data" for each in command.params)
-        return f"; write `--data {words[0]}`" if takes_data else f"; {_about_data(words[0])}"
+        return f"; write `--data {words[0]}`" if takes_data else f"; {about_data(words[0])}"
     if Path(words[0]).suffix in RECIPE_SUFFIXES or find_recipe_name(words[0]):
         return f"; `lmf-recipes explain {words[0]}` says what a recipe needs"
     whole = "-".join([str(typed.get("model")), *words]).lower()

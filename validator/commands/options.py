@@ -16,6 +16,7 @@ from click.shell_completion import CompletionItem
 
 from validator import dataset
 from validator.catalogue import bundled_recipes
+from validator.commands import hints
 from validator.configuration import configured
 from validator.errors import RecipeError
 from validator.escaping import shell_quote
@@ -250,6 +251,8 @@ def require_settings(recipe: str, overrides: Sequence[str]) -> None:
                 raise RecipeError(f"a name with a space is quoted: `{shell_quote(f'{recipe} {word}')}`")
             first = f"; the recipe comes first: `{word} {recipe}`" if "=" in recipe else "; give one recipe at a time"
             raise click.UsageError(f"`{word}` is no KEY=VALUE{first}")
+        if "=" not in word and hints.names_data(word):
+            raise click.UsageError(f"`{word}` is no KEY=VALUE; {hints.about_data(word, recipe in hints.REGISTERING)}")
 
 
 def load_configured(path: str, overrides: Sequence[str], starts_here: bool = False) -> Document:
