@@ -283,6 +283,13 @@ def laptop(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("laptop")
+def test_an_unknown_model_is_the_first_word() -> None:
+    said = program.run("plan", "--model", "none-of-this-name")
+    assert said.exit_code == 1
+    assert "known machines are compared" not in said.stderr
+
+
+@pytest.mark.usefixtures("laptop")
 def test_a_model_alone_compares_all_machines_on_one_screen() -> None:
     said = program.run("plan", "--model", "qwen3-0.6b", env={"COLUMNS": "80"})
     assert said.exit_code == 0

@@ -64,6 +64,12 @@ def test_a_dry_run_prints_the_job_and_nothing_else(here: Path) -> None:
     assert submit("mine.yaml", "--dry-run", "learning_rate=2e-4").stdout == done.stdout
 
 
+def test_a_recipe_that_is_not_there_is_the_first_word() -> None:
+    done = submit("none.yaml", "--dry-run")
+    assert done.exit_code == 1
+    assert "no site settings" not in done.stderr
+
+
 def test_a_recipe_with_an_error_makes_no_job() -> None:
     done = submit("mine.yaml", "--dry-run", "finetuning_type=lore")
     assert done.exit_code == 1
