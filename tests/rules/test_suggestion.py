@@ -1,13 +1,17 @@
-"""Did you mean … ? Apt ones, and words that are no slip of any name."""
+"""Did you mean … ? Apt ones, and words that are no slip of any name. And remedies that are settings of evaluation,
+checkpoints, logging and warm-up: they do not lead to the next finding."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from support import cases
 
 from validator.knowledge import tables
 from validator.recipe.recipe_file import parse_recipe
 from validator.recipe.suggestions import edit_distance, nearest_name
-from validator.rules import recipe_schema
+from validator.rules import all_rules, recipe_schema
 
 TEMPLATES = tables.json_table("templates")["templates"]
 
@@ -123,3 +127,47 @@ def test_among_more_names_than_can_be_looked_at_none_is_meant() -> None:
     known = [f"name_{number}" for number in range(5_000)]
     assert nearest_name("name_4999x", known) == "name_4999"
     assert nearest_name("name_4999x", [*known, "another"]) is None
+
+
+SETTING = r"`([a-z_]+): ([^`]+)`"
+REMEDY = re.compile(
+    rf"; (?:set|write) ({SETTING}(?:(?: with|,| and) {SETTING})*)( instead)?((?:, and remove [a-z_` ]+)?)(?=$|,| about)"
+)
+OF_THE_SCHEDULE = re.compile("eval_|save_|val_size|warmup_|logging_|metric_")
+# TRA421 proposes a share, of which DeepSpeed's own scheduler or a release of transformers may have another opinion. FIT
+# and CUR judge the numbers of a run that has changed.
+ANOTHER_MATTER = ("FIT", "CUR", "PAR02")
+
+
+PROPOSING = [each for each in all_rules.all_codes() if each.startswith(("DAT", "FIT", "TRA"))]
+
+
+@pytest.mark.sample(one_in=8, whole_for=["validator/rules/evaluating.py", "validator/rules/good_practice.py"])
+@pytest.mark.parametrize("code", PROPOSING)
+def test_a_setting_that_is_proposed_mends_the_finding_and_brings_no_other(code: str) -> None:
+    for case in cases.read_file(cases.RULES / f"{code}.yml"):
+        if case.kind == "fail":
+            apply_proposals(case)
+
+
+def apply_proposals(case: cases.Case) -> None:
+    """Fail if a setting of the schedule that a message proposes leaves its finding, or brings another."""
+    before = cases.judge(case).files[0].diagnostics
+    for finding in before:
+        remedy = REMEDY.search(finding.message)
+        settings = dict(re.findall(SETTING, remedy[1])) if remedy else {}
+        if remedy is None or finding.path or not OF_THE_SCHEDULE.match(next(iter(settings))):
+            continue
+        removed = [*re.findall("`(.*?)`", remedy.groups()[-1]), *([finding.key] if remedy.groups()[-2] else [])]
+        lines = "".join(f"{key}: {value}\n" for key, value in settings.items())
+        text = cases.changed(case.files[case.path].decode(), lines, [str(key) for key in removed])
+        after = cases.judge(case._replace(files={**case.files, case.path: text.encode()})).files[0].diagnostics
+        known = {(each.code, each.key) for each in before} - {(finding.code, finding.key)}
+        fresh = [
+            f"{each.code}: {each.message}"
+            for each in after
+            if (each.code, each.key) not in known
+            and (each.severity != "note" or each.code in (finding.code, "TRA803"))
+            and not each.code.startswith(ANOTHER_MATTER)
+        ]
+        assert not fresh, f"{case}: {finding.message} [{finding.code}]"

@@ -40,6 +40,13 @@ def setting_lines(settings: ArgumentChanges) -> list[str]:
     return [f"{key}: {format_scalar(value)}" for key, value in settings.items()]
 
 
+def together(settings: ArgumentChanges) -> str:
+    """Return settings that only work together as text for a message: `a` with `b`, `c` and `d`."""
+    lines = [f"`{line}`" for line in setting_lines(settings)]
+    others = " and ".join(filter(None, (", ".join(lines[1:-1]), *lines[1:][-1:])))
+    return " with ".join(filter(None, (*lines[:1], others)))
+
+
 # Yields options of one lever for a run.
 Options = Callable[[RunSettings], Iterator[Option]]
 

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from validator.levers.options import together
 from validator.rules.number_formats import fp32_weights_key
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
 from validator.run.sample_counts import training_steps
 from validator.run.schedule import evaluation_interval
 from validator.run.settings import RunSettings
+from validator.run.variants import ArgumentChanges
 
 _MILLION = 1_000_000
+
+
+def evaluation_settings(run: RunSettings, share: float = 0.05) -> ArgumentChanges:
+    """Return the settings by which a run that does not evaluate would: ten times on the way, on a `share` of its data
+    if the recipe names no data for it."""
+    strategy: ArgumentChanges = {"eval_strategy": "steps"}
+    interval: ArgumentChanges = {} if run.args.is_set("eval_steps") else {"eval_steps": 0.1}
+    if _has_evaluation_data(run):
+        return {**strategy, **interval}
+    return {"val_size": 100 if run.args.flag("streaming") else share, **strategy, **interval}
+
+
+def _has_evaluation_data(run: RunSettings) -> bool:
+    return run.args.is_set("eval_dataset") or run.evaluation.splits_validation_set
 
 
 @rule("TRA101", ERROR)
@@ -23,7 +39,7 @@ def evaluation_without_data(run: RunSettings) -> Findings:
     switches["eval_strategy"] = run.evaluation.while_training
     switches["predict_with_generate"] = run.evaluation.predict_with_generate
     key = next((key for key, on in switches.items() if on), None)
-    if key and not (run.args.is_set("eval_dataset") or run.evaluation.splits_validation_set):
+    if key and not _has_evaluation_data(run):
         found = f"`{key}` asks for evaluation, and there is no data for it"
         if run.args.is_set("val_size"):
             found = f"`val_size` is {run.args.get('val_size')}, which leaves no data for the evaluation by `{key}`"
@@ -143,7 +159,7 @@ def schedule_without_evaluation(run: RunSettings) -> Findings:
     name = run.args.get("lr_scheduler_type")
     if run.evaluation.drives_learning_rate and not run.evaluation.while_training:
         found = f"`lr_scheduler_type: {name}` follows evaluations, and `eval_strategy` is no"
-        yield "lr_scheduler_type", f"{found}; set `eval_strategy: steps`, or `lr_scheduler_type: cosine`"
+        yield "lr_scheduler_type", f"{found}; set {together(evaluation_settings(run))}, or `lr_scheduler_type: cosine`"
 
 
 @rule("TRA109", ERROR)
@@ -156,7 +172,7 @@ def early_stopping_blind(run: RunSettings) -> Findings:
     """
     key = "early_stopping_steps"
     if run.args.is_set(key) and not run.evaluation.while_training:
-        remedy = "set `eval_strategy: steps`, with `val_size` or `eval_dataset`"
+        remedy = f"set {together(evaluation_settings(run))}"
         yield key, f"`{key}` stops the run by evaluations, and there are none; {remedy}"
     elif run.args.is_set(key) and run.evaluation.best_checkpoint_metric is None:
         yield key, f"`{key}` has no metric to watch; set `metric_for_best_model: eval_loss`"
@@ -186,10 +202,10 @@ def evaluation_data_unused(run: RunSettings) -> Findings:
     named, splits = run.args.is_set("eval_dataset"), run.evaluation.splits_validation_set
     if unused and splits and not named and run.args.is_set("dataset"):
         found = "`val_size` holds data back, and nothing is evaluated"
-        yield "val_size", f"{found}; set `eval_strategy: steps`, or remove `val_size`"
+        yield "val_size", f"{found}; set {together(evaluation_settings(run))}, or remove `val_size`"
     elif unused and named and not splits:
         found = "`eval_dataset` is set, and nothing is evaluated"
-        yield "eval_dataset", f"{found}; set `eval_strategy: steps`, or remove `eval_dataset`"
+        yield "eval_dataset", f"{found}; set {together(evaluation_settings(run))}, or remove `eval_dataset`"
 
 
 @rule("TRA113", NOTE)
@@ -245,7 +261,7 @@ def best_never_found(run: RunSettings) -> Findings:
     """
     best = run.args.get("save_strategy") == "best" and run.args.is_set("metric_for_best_model")
     if best and not run.evaluation.while_training:
-        remedy = "set `eval_strategy: steps`, or `save_strategy: steps`"
+        remedy = f"set {together(evaluation_settings(run))}, or `save_strategy: steps`"
         yield "save_strategy", f"`save_strategy: best` saves after evaluations, and there are none; {remedy}"
 
 

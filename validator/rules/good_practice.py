@@ -12,14 +12,16 @@ from typing import NamedTuple
 from validator.errors import RecipeError
 from validator.knowledge import guidance
 from validator.knowledge.devices import Machine, parse_machine
-from validator.levers.options import setting_lines
+from validator.levers.options import together
 from validator.rules import subjects
+from validator.rules.evaluating import evaluation_settings
 from validator.rules.rule import NOTE, WARNING, Findings, rule
+from validator.rules.slow_settings import interval_settings, rarer_settings
 from validator.run.prediction import predict
 from validator.run.schedule import save_interval, warmup_steps
 from validator.run.settings import RunSettings
 from validator.run.training_time import checkpoint_write_seconds, predict_training_time
-from validator.run.variants import ArgumentChanges, with_arguments
+from validator.run.variants import with_arguments
 from validator.wording import plural
 
 # Beyond the published range by this factor a value is a mistake more often than a choice.
@@ -202,22 +204,28 @@ def never_evaluated(run: RunSettings) -> Findings:
     `per_device_eval_batch_size: 1` if an evaluation with the default of 8 needs more memory than there is.
     """
     answers = run.task.trains and run.task.stage in ("sft", "dpo", "kto", "rm")
-    if answers and not run.evaluation.runs and not run.declared.overfit:
+    if (
+        answers
+        and not run.evaluation.runs
+        and not run.declared.overfit
+        and not run.task.uses_asft_loss
+        and run.data.rows != 1
+    ):
         text = "nothing is measured on samples that are not trained on"
-        if settings := next((each for each in _EVALUATIONS if _leaves_room(run, each)), None):
-            first, *others = (f"`{line}`" for line in setting_lines(settings))
-            yield "dataset", f"{text}; set {first} with {' and '.join(others)}"
+        usual = evaluation_settings(run, share=0.02)
+        # From the quickest to the one that needs least memory.
+        for settings in (usual, {**usual, "per_device_eval_batch_size": 1}):
+            evaluated = with_arguments(run, settings)
+            rarer = rarer_settings(evaluated, "eval") if _leaves_room(run, evaluated) else None
+            if rarer is not None:
+                yield "dataset", f"{text}; set {together({**settings, **rarer})}"
+                return
 
 
-# From the quickest to the one that needs least memory.
-_EVALUATION: ArgumentChanges = {"val_size": 0.02, "eval_strategy": "steps"}
-_EVALUATIONS = (_EVALUATION, {**_EVALUATION, "per_device_eval_batch_size": 1})
-
-
-def _leaves_room(run: RunSettings, settings: ArgumentChanges) -> bool:
-    """True if the run with these settings fits its devices or needs no more memory than without them, or if that is not
-    known without a simulation."""
-    before, after = predict(run), predict(with_arguments(run, settings))
+def _leaves_room(run: RunSettings, changed: RunSettings) -> bool:
+    """True if the changed run fits its devices or needs no more memory than before, or if that is not known without a
+    simulation."""
+    before, after = predict(run), predict(changed)
     if before.is_simulated or before.device_memory is None or after.device_memory is None:
         return True
     fits = after.device_verdict in ("fits", "unknown")
@@ -232,13 +240,14 @@ def kill_costs_much(run: RunSettings, machine: Machine) -> Findings:
     Source: transformers/trainer_callback.py:DefaultFlowCallback.on_step_end
     Fix: the `save_steps` that is named: a checkpoint at least every hour on one node, every half hour on several.
     """
-    timed = predict_training_time(run) if run.task.trains and run.args.get("save_strategy") != "no" else None
+    judged = run.task.trains and run.args.get("save_strategy") not in ("no", "best")
+    timed = predict_training_time(run) if judged else None
     if timed is None or timed.run is None or timed.run.expected < _SHORT_RUN_SECONDS:
         return
     total, step = timed.steps or run.steps, timed.step.expected
     worth = _MIN_SAVE_RATIO * checkpoint_write_seconds(run)  # more often would waste time (TRA926)
     steps = max(1, int(max(_SHORT_RUN_SECONDS if machine.nodes == 1 else _SHORT_RUN_SECONDS / 2, worth) / step))
-    remedy = f"set `save_steps: {steps}`, about every {_format_hours(steps * step)}"
+    remedy = f"set {together(interval_settings(run, 'save', steps))}, about every {_format_hours(steps * step)}"
     every = save_interval(run, total)
     if not 0 < every < total:
         if timed.run.expected > 2 * worth:

@@ -183,7 +183,9 @@ def asft_evaluated(run: RunSettings) -> Findings:
     Fix: `eval_strategy: "no"`.
     """
     if run.task.uses_asft_loss and run.evaluation.runs and not run.evaluation.predict_with_generate:
-        yield "use_asft_loss", 'a run with the ASFT loss cannot be evaluated; set `eval_strategy: "no"`'
+        unused = [f"`{key}`" for key in ("val_size", "eval_dataset", "eval_steps") if run.args.is_set(key)]
+        removal = f", and remove {' and '.join(unused)}" if unused else ""
+        yield "use_asft_loss", f'a run with the ASFT loss cannot be evaluated; set `eval_strategy: "no"`{removal}'
 
 
 @rule("TRA510", ERROR)

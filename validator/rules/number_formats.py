@@ -101,7 +101,7 @@ def two_liger_switches(run: RunSettings) -> Findings:
     """
     own = run.args.flag("enable_liger_kernel")
     if run.args.flag("use_liger_kernel"):
-        how = "remove `use_liger_kernel`" if own else "write `enable_liger_kernel: true`"
+        how = "remove `use_liger_kernel`" if own else "write `enable_liger_kernel: true` instead"
         fix = remove_keys("use_liger_kernel") if own else rename_key("use_liger_kernel", "enable_liger_kernel", False)
         yield (
             "use_liger_kernel",

@@ -283,7 +283,8 @@ def warmup_never_ends(run: RunSettings) -> Findings:
     if total and steps >= total.total and (steps > 1 or total.total > 1):
         by_ratio = steps != int(run.args.number("warmup_steps"))
         key = "warmup_ratio" if by_ratio and run.args.is_set("warmup_ratio") else "warmup_steps"
-        yield key, f"warm-up takes {steps:,} steps, but the run has only {total}; write `warmup_ratio: 0.05`"
+        alone = ", and remove `warmup_steps`" if run.args.is_set("warmup_steps") else ""
+        yield key, f"warm-up takes {steps:,} steps, but the run has only {total}; write `warmup_ratio: 0.05`{alone}"
 
 
 @rule("TRA417", WARNING)
@@ -303,5 +304,5 @@ def warmup_by_release(run: RunSettings) -> Findings:
         found = f"transformers 5 uses `warmup_ratio: {ratio}`, and 4 uses `warmup_steps: {steps:g}`"
         yield "warmup_steps", f"{found}; remove `warmup_ratio`, or `warmup_steps`"
     elif steps < 1 and len(shares) > 1:
-        text = f"`warmup_steps: {steps:g}` gives no warm-up in transformers 4; write `warmup_ratio: {steps:g}`"
+        text = f"`warmup_steps: {steps:g}` gives no warm-up in transformers 4; write `warmup_ratio: {steps:g}` instead"
         yield "warmup_steps", text, rename_key("warmup_steps", "warmup_ratio")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from validator.knowledge.devices import Machine
 from validator.knowledge.tables import yaml_table
 from validator.levers.faster_release import faster_release
-from validator.levers.options import larger_micro_batch, less_sharding, more_loader_workers
+from validator.levers.options import larger_micro_batch, less_sharding, more_loader_workers, together
 from validator.levers.search import best_use_of_memory
 from validator.physics import RunPart, TimeTerm
 from validator.physics.estimate import GIB
@@ -18,10 +18,10 @@ from validator.rules.rule import NOTE, WARNING, Findings, rule
 from validator.run.deepspeed import DeepSpeedConfig
 from validator.run.prediction import predict
 from validator.run.sample_lengths import estimate_sample_lengths, expected_longest
-from validator.run.schedule import save_interval, written_checkpoints
+from validator.run.schedule import evaluation_interval, save_interval, written_checkpoints
 from validator.run.settings import RunSettings
 from validator.run.training_time import predict_training_time, time_ratio, usual_time_ratio
-from validator.run.variants import with_arguments
+from validator.run.variants import ArgumentChanges, with_arguments
 from validator.wording import two_digits
 
 # A step has to take so much longer, and a wait so large a share of it, to be told of: beyond what the time model errs
@@ -175,14 +175,52 @@ def evaluated_or_saved_too_often(run: RunSettings) -> Findings:
     """
     written = predict(run).checkpoint_bytes * (written_checkpoints(run) or 0)
     asked = run.evaluation.runs or written > _MIN_CHECKPOINT_BYTES
-    timed = predict_training_time(run) if asked else None
-    if timed is None or timed.run is None:
-        return
-    for key, part in (("eval_steps", RunPart.EVALUATIONS), ("save_steps", RunPart.SAVES)):
-        # The checkpoint at the end is one that no setting spares.
-        last_alone = part is RunPart.SAVES and save_interval(run, timed.steps or 0) >= (timed.steps or 0)
-        if not last_alone and (share := timed.run.wasted_on(part)):
-            yield key, f"{part} take {share:.0%} of the run; set a larger `{key}`"
+    for what, part in _PARTS.items() if asked else ():
+        if share := _wasted_share(run, part):
+            rarer = rarer_settings(run, what)
+            remedy = f"set {together(rarer)}" if rarer else _FEWER_SAMPLES
+            yield f"{what}_steps", f"{part} take {share:.0%} of the run; {remedy}"
+
+
+_PARTS = {"eval": RunPart.EVALUATIONS, "save": RunPart.SAVES}
+_FEWER_SAMPLES = "fewer evaluations do not suffice; evaluate fewer samples, by a smaller `val_size` or `eval_dataset`"
+
+
+def _wasted_share(run: RunSettings, part: RunPart) -> float:
+    """Return the share of the run's time that evaluations or checkpoints waste. The checkpoint at the end is one that
+    no setting spares."""
+    timed = predict_training_time(run)
+    if timed is None or timed.run is None or not timed.steps:
+        return 0.0
+    last_alone = part is RunPart.SAVES and save_interval(run, timed.steps) >= timed.steps
+    return 0.0 if last_alone else timed.run.wasted_on(part)
+
+
+def rarer_settings(run: RunSettings, what: str) -> ArgumentChanges | None:
+    """Return the settings that make evaluations (`what`: eval) or checkpoints (save) so rare that they waste no time,
+    by doubling the interval; {} if they waste none, and None if even one at the end does."""
+    part, timed = _PARTS[what], predict_training_time(run)
+    steps = timed.steps if timed and timed.steps else 0
+    every = (evaluation_interval if what == "eval" else save_interval)(run, steps)
+    changes: ArgumentChanges = {}
+    rarer = run
+    while _wasted_share(rarer, part):
+        if every >= steps:
+            return None
+        every = min(2 * every or max(1, steps // 10), steps)
+        changes = interval_settings(run, what, every)
+        rarer = with_arguments(run, changes)
+    return changes
+
+
+def interval_settings(run: RunSettings, what: str, steps: int) -> ArgumentChanges:
+    """Return the settings that differ from the run's if it shall evaluate (`what`: eval) or save (save) every so many
+    steps. To load the best checkpoint at the end, it has to do both."""
+    kinds = ("save", "eval") if run.args.flag("load_best_model_at_end") else (what,)
+    settings = {
+        key: value for kind in kinds for key, value in ((f"{kind}_strategy", "steps"), (f"{kind}_steps", steps))
+    }
+    return {key: value for key, value in settings.items() if run.args.get(key) != value}
 
 
 @rule("TRA937", WARNING)

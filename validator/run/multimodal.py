@@ -54,7 +54,7 @@ def trained_parts(run: RunSettings, model: Model, number: int) -> TowerWorkload:
         adapted = adapted_modules(run, model, fused=True).towers[number]
         numbers = {linear.role: linear.number for linear in (*tower.outside, *tower.projector)}
         numbers |= {linear.role: tower.layers for linear in tower.linears}
-        some = tuple((role, modules) for role, modules in adapted if 0 < modules < numbers[role])
+        some = tuple((role, modules) for role, modules in adapted if 0 < modules < numbers.get(role, 0))
         leaves_layers_out = any(linear.role in dict(some) for linear in tower.linears)
         return TowerWorkload(
             targets=tuple(role for role, _ in adapted),
