@@ -27,14 +27,15 @@ class FindingOptions(NamedTuple):
 
     `select`, `ignore`: rule codes or their beginnings; an empty `select` selects all codes, and `ignore` wins over
     `select`. `pedantic`: also notes on what is fine as it is. `paths`: the severity of a path that may exist on the
-    training machine alone. `path_prefixes`: folders of the training machine, whose paths are taken to exist. `strict`:
-    codes, or beginnings of codes, of warnings that fail a check as errors do; True means all."""
+    training machine alone. `path_prefixes`: folders of the training machine, whose paths are taken to exist; None
+    if the run starts on this machine. `strict`: codes, or beginnings of codes, of warnings that fail a check as errors
+    do; True means all."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     pedantic: bool = False
     paths: PathSeverity = "error"
-    path_prefixes: tuple[str, ...] = ()
+    path_prefixes: tuple[str, ...] | None = ()
     strict: bool | tuple[str, ...] = False
 
 

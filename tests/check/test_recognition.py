@@ -130,6 +130,22 @@ def test_a_commit_asks_for_its_own_files_and_the_recipes_that_read_them(changed:
     assert find_files.files_to_check(changed) == checked
 
 
+@pytest.mark.usefixtures("repository")
+@pytest.mark.parametrize(
+    ("old", "new", "recipe"),
+    [
+        ("deepspeed/ds_z2.json", "deepspeed/zero2.json", "train/zero2.yaml"),
+        ("data/dataset_info.json", "sets/dataset_info.json", "train/zero3.yaml"),
+    ],
+)
+def test_a_commit_that_moves_a_file_asks_for_the_recipes_that_still_name_the_old_place(
+    old: str, new: str, recipe: str
+) -> None:
+    Path(new).parent.mkdir(exist_ok=True)
+    Path(old).rename(new)
+    assert find_files.files_to_check([new]) == [new, recipe]
+
+
 def test_folders_that_cannot_be_listed_are_told_and_the_others_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

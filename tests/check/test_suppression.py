@@ -53,9 +53,36 @@ def test_a_comment_suppresses_what_it_names_where_it_stands(old: str, new: str, 
 
 
 def test_an_override_may_leave_a_comment_without_use() -> None:
-    text = BODY.replace("0.1", "0.1 # lmf-recipes: ignore TRA101")
+    text = BODY.replace("0.1", "0.1 # lmf-recipes: ignore SCH007")
     assert "LOA009" in reported(text)
     assert "LOA009" not in reported(text, "cutoff_len=512")
+
+
+# What is found on a machine and a data set that are known, and what hides it
+@pytest.mark.parametrize(
+    ("old", "new", "is_useless"),
+    [
+        ("", "", True),
+        ("# machine: 1xa100-80g\n", "", False),  # such as with --isolated, which reads no configuration
+        ("alpaca_gpt4_en", "not_there", False),
+        ("Qwen/Qwen3-8B", "our/own", False),
+        ("bf16: true", "bf16: true\nfp16: true", False),
+    ],
+)
+def test_a_comment_is_useless_only_where_its_rule_was_judged(old: str, new: str, is_useless: bool) -> None:
+    text = """# /// recipe
+# machine: 1xa100-80g
+# ///
+model_name_or_path: Qwen/Qwen3-8B
+stage: sft
+do_train: true
+dataset: alpaca_gpt4_en
+template: qwen3_nothink
+output_dir: saves
+bf16: true
+save_steps: 100  # lmf-recipes: ignore TRA926: the disk is slow
+"""
+    assert ("LOA009" in reported(text.replace(old, new))) == is_useless
 
 
 def test_of_many_comments_without_use_the_first_are_told() -> None:

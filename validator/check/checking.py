@@ -183,7 +183,7 @@ def check_recipe(
     misread = any(each.code in _MISREAD_CODES for each in violations)
     report.diagnostics += map(_without_safe_fix, findings) if misread else findings
     report.diagnostics += _name_problems(run)
-    shown = without_suppressed(document, report.diagnostics, run.is_unmodified)
+    shown = without_suppressed(document, report.diagnostics, run)
     selected = sort_findings(each for each in shown if is_selected(document.options, each))
     report.diagnostics = explain_header_block(selected, document.text)
     # Of many files without any finding no text is kept.

@@ -80,11 +80,19 @@ def files_to_check(paths: Sequence[str]) -> list[str]:
 
 def _recipes_reading(paths: Iterable[str]) -> Iterator[str]:
     """Yield the recipes in the working directory that use one of these files, as their DeepSpeed file, their Accelerate
-    file or their dataset_info.json."""
-    changed = {Path(path).resolve() for path in paths}
+    file or their dataset_info.json; and those that name a missing file of such a kind, which may have been moved."""
+    changed = {Path(path).resolve(): file_kinds.kind_of_file(path).name for path in paths}
     for path in find_in_folder(".") if changed else ():
         if file_kinds.kind_of_file(path).name == file_kinds.RECIPE:
             run = resolve(load_recipe(path))
-            read = [each.path for each in (run.deepspeed, run.accelerate, run.data.registry) if each]
-            if any(Path(each).resolve() in changed for each in read if each):
+            named = {
+                file_kinds.DEEPSPEED: run.args.get("deepspeed"),
+                file_kinds.ACCELERATE: run.header.get("accelerate"),
+                file_kinds.REGISTRY: run.data.registry and run.data.registry.path,
+            }
+            places = {
+                kind: run.workspace.find(str(file)) for kind, file in named.items() if isinstance(file, (str, Path))
+            }
+            moved = (kind in changed.values() for kind, place in places.items() if place is None)
+            if any(place and place[0].resolve() in changed for place in places.values()) or any(moved):
                 yield path

@@ -17,6 +17,7 @@ from validator.recipe.recipe_file import Document
 from validator.recipe.suggestions import unknown_name
 from validator.rules import all_rules
 from validator.rules.rule import MAX_FINDINGS
+from validator.run.settings import RunSettings
 
 # What a comment that suppresses findings begins with.
 _COMMENT_MARK = "lmf-recipes:"
@@ -49,16 +50,15 @@ def cannot_be_suppressed(diagnostic: Diagnostic) -> bool:
     return diagnostic.code.startswith("LOA") and diagnostic.severity is Severity.ERROR
 
 
-def without_suppressed(document: Document, diagnostics: list[Diagnostic], as_written: bool) -> list[Diagnostic]:
-    """Return the findings that no comment suppresses, and a new finding for each comment that suppresses nothing.
-    `as_written`: True if no command-line option changed the run. If False, useless comments are not reported, because
-    they may suppress findings without that option."""
+def without_suppressed(document: Document, diagnostics: list[Diagnostic], run: RunSettings) -> list[Diagnostic]:
+    """Return the findings that no comment suppresses, and a new finding for each comment that suppresses nothing in the
+    run."""
     if _COMMENT_MARK not in document.text:
         return diagnostics
     suppressions = list(_read_suppressions(document))
     marks = {one.mark for one in suppressions}
     kept = [each for each in diagnostics if marks.isdisjoint(_suppressing_marks(each))]
-    useless = list(islice(_useless_comments(suppressions, diagnostics, as_written), MAX_FINDINGS + 1))
+    useless = list(islice(_useless_comments(suppressions, diagnostics, run), MAX_FINDINGS + 1))
     if len(useless) > MAX_FINDINGS:
         useless[MAX_FINDINGS] = useless[MAX_FINDINGS]._replace(
             message=f"more than {MAX_FINDINGS} comments suppress nothing"
@@ -92,22 +92,34 @@ def _read_suppressions(document: Document) -> Iterator[Suppression]:
 
 
 def _useless_comments(
-    suppressions: Iterable[Suppression], diagnostics: list[Diagnostic], as_written: bool
+    suppressions: Iterable[Suppression], diagnostics: list[Diagnostic], run: RunSettings
 ) -> Iterator[Diagnostic]:
     """Yield a finding LOA009 for each comment that names no code, an unknown code, or a code that suppresses
     nothing."""
     codes, met = all_rules.all_codes(), {mark for each in diagnostics for mark in _suppressing_marks(each)}
     known_codes = frozenset(codes)
+    has_errors = any(each.severity is Severity.ERROR for each in diagnostics)
     for one in suppressions:
         if not one.code:
             text = "the comment names no code; write one such as `# lmf-recipes: ignore TRA009`"
         elif one.code not in known_codes:
             text = unknown_name("rule", one.code, codes, ", so the comment suppresses nothing")
-        elif as_written and one.mark not in met:
+        elif one.mark not in met and _is_judged(one.code, run, has_errors):
             text = f"`{one.code}` suppresses nothing here; remove it"
         else:
             continue
         yield Diagnostic("LOA009", Severity.WARNING, text, one.line, one.column)
+
+
+def _is_judged(code: str, run: RunSettings, has_errors: bool) -> bool:
+    """True if a rule would have found something if there was anything to find. It may not if an error hides the rest,
+    or if the machine, the model, the number of steps or the files are those of another run of `check`: one on the
+    training machine, with the configuration, or without options that change the run."""
+    if not run.is_unmodified or code.startswith(("SCH", "LOA")):
+        return run.is_unmodified
+    if code.startswith("PTH"):
+        return run.workspace.options.paths == "error"
+    return not has_errors and bool(run.machine and run.model and run.steps)
 
 
 def is_selected(options: FindingOptions, diagnostic: Diagnostic) -> bool:

@@ -260,7 +260,7 @@ def load_configured(path: str, overrides: Sequence[str], starts_here: bool = Fal
     RecipeError if one of them cannot be used. `starts_here`: the run starts on this machine, where every path must
     be."""
     document = configured(load_with_overrides(path, overrides))
-    every_path_here = document.options._replace(paths="error", path_prefixes=())
+    every_path_here = document.options._replace(paths="error", path_prefixes=None)
     return replace(document, options=every_path_here) if starts_here else document
 
 

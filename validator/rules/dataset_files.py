@@ -21,7 +21,7 @@ from validator.rows import entry_inference
 from validator.rows.csv_rows import separator_fault
 from validator.rows.dataset_attr import SAMPLE_PARTS, SOURCE_OF_KEY
 from validator.rules import subjects
-from validator.rules.missing_paths import git_ignores, is_missing, registry_is_elsewhere
+from validator.rules.missing_paths import if_elsewhere, is_missing, registry_is_elsewhere
 from validator.rules.rule import ERROR, MAX_FINDINGS, WARNING, Findings, rule
 from validator.rules.subjects import PlaceIn
 from validator.run import dataset_registry, other_registries
@@ -89,7 +89,7 @@ def registry_missing(run: RunSettings) -> Findings:
         by_entry = dataset_registry.hub_entry_remedy(hub, {}) if hub and not command else ""
         remedy = _defined_elsewhere(run) or command or shipped or by_entry or usual
         found = f"`{registry}` does not exist, so no data set is defined; {remedy}"
-        yield _key_naming_registry(run), f"{found}{git_ignores(run, registry)}"
+        yield _key_naming_registry(run), f"{found}{if_elsewhere(run, registry)}"
 
 
 @rule("PTH102", ERROR)
@@ -270,7 +270,7 @@ def data_file_missing(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findin
         found = f"data set `{dataset.name}`: `{dataset.path}` does not exist (`file_name` is relative to `dataset_dir`)"
         near = suggest(str(dataset.entry["file_name"]), there)
         remedy = near or "; put the file there, or correct `file_name`"
-        yield at("file_name"), f"{found}{remedy}{git_ignores(run, dataset.path)}"
+        yield at("file_name"), f"{found}{remedy}{if_elsewhere(run, dataset.path)}"
 
 
 @rule("PTH106", ERROR, about=subjects.datasets)

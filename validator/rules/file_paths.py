@@ -20,7 +20,7 @@ from validator.recipe.known_folders import catalogue_root
 from validator.recipe.safe_read import read_json
 from validator.recipe.suggestions import suggest
 from validator.rules import subjects
-from validator.rules.missing_paths import has_variable, is_missing
+from validator.rules.missing_paths import has_variable, if_elsewhere, is_missing
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule, set_value
 from validator.rules.subjects import PlaceIn, in_json_setting
 from validator.run import model_files
@@ -268,7 +268,7 @@ def model_missing(run: RunSettings) -> Findings:
     for key, path in named_paths(run, MODEL_KEYS):
         if is_local_name(path) and is_missing(run, path, key.kind):
             remedy = "train or download the model, or name a hub model such as `Qwen/Qwen3-8B`"
-            yield key.name, f"`{path}` does not exist; {remedy}{assumption(run, key.name)}"
+            yield key.name, f"`{path}` does not exist; {remedy}{if_elsewhere(run, path)}{assumption(run, key.name)}"
 
 
 @rule("PTH017", ERROR)

@@ -38,12 +38,16 @@ def is_missing(run: RunSettings, path: str | Path, kind: str) -> bool:
     return not found and not run.workspace.may_be_elsewhere(path, kind)
 
 
-def git_ignores(run: RunSettings, path: str | Path) -> str:
-    """Return, as text to append to a message on a missing path, what to do if the training machine alone has it; an
-    empty string if git does not ignore the path."""
-    if not run.workspace.is_ignored_by_git(path):
+def if_elsewhere(run: RunSettings, path: str | Path) -> str:
+    """Return, as text to append to a message on a missing path, what to do if git ignores the path or it leads to a
+    folder of the training machine; an empty string for any other path."""
+    prefixes, ignored = run.workspace.options.path_prefixes, run.workspace.is_ignored_by_git(path)
+    if prefixes is None:
+        return "; git ignores it, so bring it to this machine, where the run starts" if ignored else ""
+    if not (ignored or (prefixes and Path(path).is_absolute())):
         return ""
-    return "; git ignores it: if the training machine has it, name its folder in `path-prefixes` of the configuration"
+    found = "git ignores it: " if ignored else ""
+    return f"; {found}if the training machine has it, name its folder in `path-prefixes` of the configuration"
 
 
 @rule("PTH030", NOTE)

@@ -45,7 +45,7 @@ class Workspace:
 
     def is_taken_to_exist(self, path: str | Path) -> bool:
         """True if the path lies below a folder that the configuration names as one of the training machine."""
-        prefixes = [Path.cwd() / prefix for prefix in self.options.path_prefixes]
+        prefixes = [Path.cwd() / prefix for prefix in self.options.path_prefixes or ()]
         return any(place.is_relative_to(prefix) for prefix in prefixes for place in self._places(path))
 
     def is_ignored_by_git(self, path: str | Path) -> bool:
