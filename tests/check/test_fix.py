@@ -138,7 +138,7 @@ def test_what_hangs_on_a_key_that_is_written_wrong_is_not_said_to_have_no_effect
 @pytest.mark.parametrize(
     ("planted", "after"),
     [
-        ("max_samples: 1000\n", ""),
+        ("max_samples: 1000\n", "max_samples: 1000\n"),  # the user wants a short run
         ("lora_r: 8\n", "lora_rank: 8\n"),
         ("learing_rate: 1.0e-4\n", "learning_rate: 1.0e-4\n"),
         ("plot_loss: 'false'\n", "plot_loss: false\n"),
@@ -250,7 +250,7 @@ def recipe(tmp_path: Path) -> Path:
     """With a mark of byte order, line ends of Windows, and one finding of each kind that can be fixed."""
     path = tmp_path / "x.yaml"
     path.write_bytes(
-        b"\xef\xbb\xbf" + (FIVE + BASE + "warmup_ratio: 0.1\nmax_samples: 100\n").replace("\n", "\r\n").encode()
+        b"\xef\xbb\xbf" + (FIVE + BASE + "warmup_ratio: 0.1\nexport_dir: merged\n").replace("\n", "\r\n").encode()
     )
     path.chmod(0o640)
     return path
@@ -263,9 +263,9 @@ def test_a_file_is_fixed_and_what_is_left_is_printed(recipe: Path) -> None:
     assert recipe.stat().st_mode & 0o777 == 0o640
     assert (done.returncode, done.stderr) == (0, b"")
     assert f"{recipe}: fixed `warmup_ratio` [SCH006]".encode() in done.stdout
-    assert b"left `max_samples` [TRA010]: it may change what is trained: --unsafe-fixes" in done.stdout
+    assert b"left `export_dir` [SCH007]: it may change what is trained: --unsafe-fixes" in done.stdout
     assert lmf("--fix", "--unsafe-fixes", recipe).returncode == 0
-    assert b"max_samples" not in recipe.read_bytes()
+    assert b"export_dir" not in recipe.read_bytes()
 
 
 def test_a_diff_writes_nothing(recipe: Path) -> None:
@@ -290,10 +290,10 @@ def test_json_says_what_was_done_and_what_can_be(recipe: Path) -> None:
     (plain,) = json.loads(lmf(recipe, "--format", "json").stdout)["files"]
     fixes = {each["code"]: each["fix"] for each in plain["diagnostics"]}
     assert fixes["SCH006"] == {"safe": True, "edits": [{"do": "rename", "key": "warmup_ratio", "to": "warmup_steps"}]}
-    assert not fixes["TRA010"]["safe"]
+    assert not fixes["SCH007"]["safe"]
     (file,) = json.loads(lmf("--fix", recipe, "--format", "json").stdout)["files"]
     assert [each["code"] for each in file["fixed"]] == ["SCH006"]
-    assert [(each["code"], each["why"][:6]) for each in file["left"]] == [("TRA010", "it may")]
+    assert [(each["code"], each["why"][:6]) for each in file["left"]] == [("SCH007", "it may")]
 
 
 def test_standard_input_goes_fixed_to_standard_output(recipe: Path) -> None:

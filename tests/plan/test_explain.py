@@ -21,6 +21,7 @@ from validator.physics.estimate import GIB, HostTerm
 from validator.recipe.recipe_file import load_recipe, load_with_overrides, parse_recipe
 from validator.run.prediction import predict
 from validator.run.settings import RunSettings, resolve
+from validator.run.variants import with_arguments
 
 pytestmark = [
     pytest.mark.usefixtures("from_the_root"),
@@ -359,9 +360,13 @@ def test_changes_say_what_they_cost_in_time_on_the_same_samples() -> None:
     changes = advise_explanation.explain(one, energy=False).changes
     assert changes
     assert all(change.time_ratio for change in changes)
-    spare = advise_explanation.explain(resolved(HEAD.replace("2x8xa100-80g", "8xa100-80g") + BODY)).spare
-    known = {tuple(change.set): change.time_ratio for change in spare}
+    run = resolved(HEAD.replace("2x8xa100-80g", "8xa100-80g") + BODY)
+    present = advise_explanation.explain(run)
+    known = {tuple(change.set): change for change in present.spare}
+    assert known["cutoff_len",].time_ratio is None  # nobody knows how much longer samples would be
     faster = known["disable_gradient_checkpointing",]
-    assert faster
-    assert faster < 0.9
-    assert known["cutoff_len",] is None  # nobody knows how much longer samples would be
+    changed = advise_explanation.explain(with_arguments(run, faster.set))
+    assert present.time and present.time.hours and changed.time and changed.time.hours  # noqa: PT018
+    assert faster.time_ratio == pytest.approx(changed.time.hours.expected / present.time.hours.expected)  # saves, too
+    ratios = [change.time_ratio or 1.0 for change in present.spare]
+    assert ratios == sorted(ratios)

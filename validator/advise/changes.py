@@ -28,8 +28,8 @@ from validator.run.variants import ArgumentChanges, with_arguments
 class Change:
     """Settings to write, with the changed run's expected memory in GiB, its verdict, and a note on the cost. `first`:
     commands to run before, in the folder from which the run is started. `environment`: variables that the launch needs
-    only after the change. `time_ratio`: time of the changed run divided by the present run's time on the same samples;
-    None if not known."""
+    only after the change. `time_ratio`: time of the changed run divided by the present run's time on the same samples,
+    or of their steps if the number of samples is not known; None if neither is known."""
 
     set: ArgumentChanges
     device_gib: float
@@ -213,9 +213,10 @@ def _times_over_machine(run: RunSettings, tried: Change) -> float:
 
 
 def uses_of_free_memory(run: RunSettings, limit: int = 5) -> list[Change]:
-    """Return at most `limit` changes that use more memory and gain something, if the run fits. With each change the run
-    still fits with the same margin, and has no further error or warning."""
+    """Return at most `limit` changes that use more memory and gain something, if the run fits, the fastest first. With
+    each change the run still fits with the same margin, and has no further error or warning."""
     if predict(run).verdict != "fits":
         return []
     best = (search.best_use_of_memory(run, lever, accepts_changes(run)) for lever in search.USES_OF_MEMORY)
-    return [evaluate_change(run, option.set, option.note) for option in islice(filter(None, best), limit)]
+    found = (evaluate_change(run, option.set, option.note) for option in islice(filter(None, best), limit))
+    return sorted(with_time_ratios(run, [*found]), key=lambda change: change.time_ratio or 1.0)

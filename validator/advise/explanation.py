@@ -351,7 +351,7 @@ def explain(
             run.data.count is None or run.data.count.exact,
         ),
         changes=[] if settled else changes.with_time_ratios(run, changes.nearest_changes(run)),
-        spare=() if prediction.is_simulated else changes.with_time_ratios(run, changes.uses_of_free_memory(run)),
+        spare=() if prediction.is_simulated else changes.uses_of_free_memory(run),
         command=started.commands,
         diagnostics=[each._replace(path=each.path or run.workspace.recipe) for each in diagnostics],
         left_out=_ignored_keys(run, diagnostics),

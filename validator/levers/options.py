@@ -182,15 +182,15 @@ def _deepspeed_option(run: RunSettings, name: str, note: str) -> Option:
 
 def less_sharding(run: RunSettings) -> Iterator[Option]:
     """Yield DeepSpeed files that shard less than the run's file, the one that shards least first; each is also combined
-    with smaller micro batches. On one device nothing is sharded, so only files with less offload are yielded. Nothing
-    is yielded for a run under ZeRO-2 or less without offload: stages 1 and 2 keep the weights whole and send as much as
-    plain data parallelism (ZeRO, arXiv 1910.02054, section 7)."""
-    several, degree = run.batch.world_size > 1, _sharding_degree(run)
+    with smaller micro batches. On one device ZeRO-3 shards nothing, but gathers each layer all the same, so it is left
+    out. Nothing is yielded for a run under ZeRO-2 or less without offload: stages 1 and 2 keep the weights whole and
+    send as much as plain data parallelism (ZeRO, arXiv 1910.02054, section 7)."""
+    degree = _sharding_degree(run)
     offloads = degree > _DEGREES.index("ds_z3.json")
     for name in _DEGREES[:degree] if degree > 1 else ():
         if name == "ds_z2_offload.json" and run.batch.accumulation > deepspeed.MICRO_BATCHES_KEPT_OFFLOADED:
             continue
-        if several or (offloads and name != "ds_z3.json"):
+        if run.batch.world_size > 1 or name != "ds_z3.json":
             settings = {"deepspeed": name and f"deepspeed/{name}"}
             file = Option(settings, _sharding_gain(name, offloads), frozenset({SHARDING}))
             yield file

@@ -103,6 +103,7 @@ def _change_rows(explanation: Explanation) -> Iterator[tuple[str, str]]:
         written = ", ".join(f"`{setting}`" for setting in change.settings())
         moved = explanation.host_gib is not None and change.host_gib > _OFFLOADING * explanation.host_gib.expected
         host = f", {change.host_gib:.0f} GiB of main memory per node" if moved else ""
-        then = f"{change.device_gib:.1f} GiB per device{host}, {change.verdict}{format_time_change(change.time_ratio)}"
+        longer = format_time_change(change.time_ratio, explanation.time)
+        then = f"{change.device_gib:.1f} GiB per device{host}, {change.verdict}{longer}"
         name = "faster" if explanation.verdict == "fits" else "change"
         yield name, "; ".join([f"{written}: {then}", *change.steps()])

@@ -184,14 +184,15 @@ def _changes_title(explanation: Explanation) -> str:
     return "nothing fits with a margin; nearest changes:" if best == "tight" else "nothing fits; nearest changes:"
 
 
-def _change_lines(title: str, changes: Sequence[Change], usable: float | None) -> Iterator[str]:
+def _change_lines(title: str, changes: Sequence[Change], explanation: Explanation) -> Iterator[str]:
+    usable = explanation.machine.usable_gib if explanation.machine else None
     if changes:
         yield title
     for change in changes:
         digits = distinguishing_decimals(usable, change.device_gib)
         needs = f"{change.device_gib:.{digits}f} GiB{f' of {usable:.{digits}f}' if digits > 1 else ''}"
         yield f"  {', '.join(change.settings())}"
-        then = f"{change.verdict}{format_time_change(change.time_ratio)}"
+        then = f"{change.verdict}{format_time_change(change.time_ratio, explanation.time)}"
         yield f"      {needs} per device, {change.host_gib:.1f} of host memory: {then}"
         yield from (f"      {line}" for line in (change.note, *change.steps()) if line)
 
@@ -209,12 +210,11 @@ def _disk_samples_changes(explanation: Explanation) -> Iterator[str]:
             yield f"samples: {samples.recommended:,}, {samples.sure}{found}"
         else:
             yield f"samples: made for {samples.recommended:,}{found}"
-    usable = explanation.machine.usable_gib if explanation.machine else None
     if explanation.verdict == "fits":
-        yield from _change_lines("memory to spare, which would buy one of:", explanation.spare, usable)
+        yield from _change_lines("memory to spare, which would buy one of:", explanation.spare, explanation)
     else:
         yield from _older_release_lines(explanation.older)
-        yield from _change_lines(_changes_title(explanation), explanation.changes, usable)
+        yield from _change_lines(_changes_title(explanation), explanation.changes, explanation)
     if explanation.packages:
         yield f"needs {needed_packages_phrase(explanation)}"
 
@@ -350,11 +350,13 @@ def _format_amount(low: float, expected: float, high: float, unit: str) -> str:
     return f"{two_digits(expected)} {unit} ({two_digits(low)} to {two_digits(high)})".replace("  ", " ")
 
 
-def format_time_change(ratio: float | None) -> str:
+def format_time_change(ratio: float | None, time: RunTime | None) -> str:
     """Return by how much a change alters the time, to be put after a verdict. `ratio` is the time after the change
-    divided by the time before; the text is empty if it is None."""
+    divided by the time before; the text is empty if it is None. `time`: the time of the run as it is; without its
+    hours, the ratio is that of a step."""
     if ratio is None:
         return ""
+    of_step = " for a step" if time is None or time.hours is None else ""
     if ratio >= 2:
-        return f", {two_digits(ratio)} times as long"
-    return f", {ratio - 1:+.0%} time" if abs(ratio - 1) >= 0.02 else ", no slower"
+        return f", {two_digits(ratio)} times as long{of_step}"
+    return f", {ratio - 1:+.0%} time{of_step}" if abs(ratio - 1) >= 0.02 else ", no slower"

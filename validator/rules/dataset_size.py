@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from validator.knowledge import guidance
 from validator.knowledge.guidance import SampleAmounts
-from validator.rules.rule import ERROR, NOTE, WARNING, Findings, remove_keys, rule
+from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
 from validator.run.row_counts import Rows
 from validator.run.sample_lengths import first_row_lengths
 from validator.run.settings import RunSettings
@@ -99,11 +99,10 @@ def data_cut_short(run: RunSettings) -> Findings:
     limit = run.args.get("max_samples")
     if not isinstance(limit, int) or limit < 1 or run.data.is_tokenized:
         return
-    fix = remove_keys("max_samples", safe=False)
     for one in run.data.datasets:
         if one.rows and not one.rows.problem and one.rows.number > 2 * limit:
             found = f"`max_samples: {limit}` keeps {limit:,} of {one.rows.samples} of `{one.name}`"
-            yield "max_samples", f"{found}; remove `max_samples` to use all", fix
+            yield "max_samples", f"{found}; remove `max_samples` to use all"
 
 
 @rule("DAT005", ERROR)
@@ -194,7 +193,6 @@ def _repeats_often(run: RunSettings) -> bool:
     return passes >= guidance.MANY_EPOCHS
 
 
-_REMOVE_LIMIT = remove_keys("max_samples", safe=False)
 _EXAMPLE_ROWS = 1_000  # rows, as every example of LLaMA-Factory has it; a larger number its author chose
 
 
@@ -211,8 +209,7 @@ def sample_limit_contradicts(run: RunSettings) -> Findings:
     sets = max(1, len(run.args.words("dataset")))
     if limit > 0 and run.declared.samples and limit * sets < run.declared.samples:
         left = f"{limit * sets:,.0f} rows of the {run.declared.samples:,} recommended"
-        text = f"`max_samples: {limit:.0f}` leaves at most {left}; remove `max_samples`"
-        yield "max_samples", text, _REMOVE_LIMIT
+        yield "max_samples", f"`max_samples: {limit:.0f}` leaves at most {left}; remove `max_samples`"
 
 
 @rule("TRA010", NOTE)
@@ -229,5 +226,7 @@ def sample_limit(run: RunSettings) -> Findings:
     counted = [one.rows for one in run.data.datasets if one.rows and not one.rows.problem]
     whole = len(counted) == len(run.args.words("dataset")) and all(rows.number <= limit for rows in counted)
     if not whole and not any(rows.number > 2 * limit for rows in counted):  # which DAT004 reports
-        text = f"only the first {limit:,.0f} rows of each data set are used; remove `max_samples` to use all"
-        yield "max_samples", text, _REMOVE_LIMIT
+        yield (
+            "max_samples",
+            f"only the first {limit:,.0f} rows of each data set are used; remove `max_samples` to use all",
+        )

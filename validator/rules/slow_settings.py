@@ -34,8 +34,9 @@ _MAX_SLOWED_SPEED = 0.95  # of one node: what several do is less, also when it i
 
 
 def _time_ratio(run: RunSettings, other_run: RunSettings) -> float:
-    """Return how many times as long `run` takes as `other_run` on the same samples; 0 if either time is unknown. If the
-    lengths of the samples are unknown, every sample counts as `cutoff_len` tokens."""
+    """Return how many times as long `run` takes as `other_run` on the same samples: the whole run if the number of
+    samples is known, else the steps. 0 if either time is unknown. If the lengths of the samples are unknown, every
+    sample counts as `cutoff_len` tokens."""
     lengths = estimate_sample_lengths(run).lengths[1] if _are_lengths_known(run) else (run.batch.max_tokens,)
     shorter = time_ratio(run, other_run, lengths)
     return 1 / shorter if shorter else 0.0
@@ -56,8 +57,8 @@ def sharded_without_need(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
 
     Why: ZeRO-3 gathers every layer in each pass of each micro batch, an adapter's frozen base too; offload moves states
     over the host's link and updates them on the processor. Where the devices' memory suffices without, that buys
-    nothing: users tell of LoRA two to ten times as slow with ZeRO-3 (LLaMA-Factory issues 3499, 5398, 9528). Of a file
-    that is not there nothing is said.
+    nothing: users tell of LoRA two to ten times as slow with ZeRO-3 (LLaMA-Factory issues 3499, 5398, 9528). So it is
+    on one device, where nothing is sharded. Of a file that is not there nothing is said.
     Source: own (the time model)
     Fix: the settings that the message names, the first that `lmf-recipes explain` has for memory to spare.
     """

@@ -138,12 +138,26 @@ def seconds_per_sample(run: RunSettings, lengths: Sequence[float]) -> float | No
 
 
 def time_ratio(run: RunSettings, after: RunSettings, lengths: Sequence[float]) -> float | None:
-    """Return the time of the run `after` divided by the time of `run`, if both train on the same samples. `lengths`:
-    the samples' lengths in tokens. None if either time is not known, or if `after` cuts samples at a greater length
-    than `run`."""
-    before = seconds_per_sample(run, lengths)
-    seconds = seconds_per_sample(after, lengths) if before and after.batch.max_tokens <= run.batch.max_tokens else None
+    """Return the time of the run `after` divided by the time of `run`, if both train on the same samples: of the whole
+    runs if the number of samples is known, else of the steps. `lengths`: the samples' lengths in tokens. None if either
+    time is not known, or if `after` cuts samples at a greater length than `run`."""
+    if after.batch.max_tokens > run.batch.max_tokens:
+        return None
+    before, seconds = (_run_seconds(each, lengths) for each in (run, after))
+    if not before or not seconds:
+        before, seconds = (seconds_per_sample(each, lengths) for each in (run, after))
     return seconds / before if seconds and before else None
+
+
+def _run_seconds(run: RunSettings, lengths: Sequence[float]) -> float | None:
+    """Return the expected seconds of the whole run; None if they are not known. `lengths`: the samples' lengths in
+    tokens."""
+    device, _ = _machine_rates(run)
+    if device is None or run.model is None or predict(run).workload is None:
+        return None
+    cut = [min(each, run.batch.max_tokens) for each in lengths]
+    whole = _training_time_at(run, cut, device, None, None).run
+    return whole.expected if whole else None
 
 
 def usual_time_ratio(run: RunSettings, after: RunSettings) -> float | None:
