@@ -59,7 +59,7 @@ def test_the_fixed_shape() -> None:
     ]  # fmt: skip
     assert list(found["machine"]) == ["nodes", "devices", "device", "device_gib", "usable_gib", "host_ram_gib"]
     assert list(found["model"]) == ["name", "parameters", "trainable_parameters"]
-    assert list(found["device_gib"]) == ["allocated", "low", "expected", "high", "terms", "few_measurements_of"]
+    assert list(found["device_gib"]) == ["allocated", "low", "expected", "high", "terms", "few_measurements_of", "peak"]
     assert list(found["host_gib"]) == ["low", "expected", "high", "terms"]
     assert list(found["disk_gib"]) == ["checkpoint", "checkpoints", "total"]
     assert list(found["time"])[:5] == ["step_seconds", "tokens_per_second", "hours", "device_hours", "bottleneck"]

@@ -23,7 +23,7 @@ from validator.run.data_sources import RowSource
 from validator.run.launch_command import Launch
 from validator.run.named_paths import path_overrides
 from validator.run.needed_packages import NEVER, needed_packages, pip_requirement
-from validator.run.prediction import predict
+from validator.run.prediction import Prediction, predict
 from validator.run.recipe_arguments import Cost
 from validator.run.sample_counts import sample_counts, sequence_count
 from validator.run.sample_lengths import estimate_sample_lengths
@@ -77,7 +77,8 @@ class MemoryBand:
 class DeviceMemoryBand:
     """Memory, in GiB, of the device that needs most. `allocated`: the peak of live tensors, which is the sum of
     `terms`. `expected`: the same with the device's context and the allocator's slack. `few_measurements_of`: parts with
-    few public measurements, which make the band wide."""
+    few public measurements, which make the band wide. `peak`: the phase in which the peak is, for loading with the
+    reason."""
 
     allocated: float
     low: float
@@ -85,6 +86,7 @@ class DeviceMemoryBand:
     high: float
     terms: dict[MemoryTerm, float]
     few_measurements_of: list[str]
+    peak: str = ""
 
     @property
     def shared(self) -> bool:
@@ -338,7 +340,7 @@ def explain(
         model=_model_size(run),
         verdict=prediction.verdict,
         enough_for_tokens=prediction.fitting_length,
-        device_gib=_device_band(prediction.device_memory),
+        device_gib=_device_band(prediction),
         host_gib=_memory_band(prediction.host_memory) if prediction.host_memory else None,
         disk_gib=_disk_use(run),
         time=time,
@@ -393,7 +395,8 @@ def _model_size(run: RunSettings) -> ModelSize | None:
     return ModelSize(run.model_name, parameters, trainable_parameter_count(run.model.arch, prediction.workload))
 
 
-def _device_band(estimate: Estimate | None) -> DeviceMemoryBand | None:
+def _device_band(prediction: Prediction) -> DeviceMemoryBand | None:
+    estimate = prediction.device_memory
     if estimate is None:
         return None
     band = _memory_band(estimate)
@@ -404,6 +407,7 @@ def _device_band(estimate: Estimate | None) -> DeviceMemoryBand | None:
         band.high,
         band.terms,
         few_measurements_of=list(estimate.gaps),
+        peak=prediction.peak,
     )
 
 

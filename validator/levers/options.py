@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from validator.knowledge.devices import Device, Machine
-from validator.knowledge.guidance import memory_savers, supports_memory_savers
+from validator.knowledge.guidance import memory_savers, rate_row, supports_memory_savers
 from validator.recipe.yaml_writer import format_scalar
 from validator.run import deepspeed
 from validator.run.prediction import predict
@@ -422,7 +422,8 @@ def _pure_bf16_settings(run: RunSettings) -> dict[str, ArgumentValue]:
 
 def adapters(run: RunSettings) -> Iterator[Option]:
     """Yield LoRA in place of full training. If full training needs offload, LoRA without offload comes first."""
-    settings = {**_without_optimizer(run), "finetuning_type": "lora", "lora_target": _adapted_targets(run)}
+    targets = _adapted_targets(run)
+    settings = {**_without_optimizer(run), "finetuning_type": "lora", "lora_target": targets, **_adapter_rate(run)}
     note = "trains adapters instead of all weights, at about ten times the learning rate"
     if _uses_offload(run):
         file = "ds_z3.json" if run.zero_stage == 3 else "ds_z2.json"
@@ -432,3 +433,15 @@ def adapters(run: RunSettings) -> Iterator[Option]:
     yield Option(settings, note, frozenset({TRAINED}))
     if _can_quantize(run):
         yield Option({**settings, "quantization_bit": 4}, f"{note}; base weights in 4 bit", frozenset({TRAINED}))
+
+
+def _adapter_rate(run: RunSettings) -> dict[str, ArgumentValue]:
+    """Return the learning rate that `plan` writes for LoRA, if the run's own lies outside of the range that published
+    LoRA runs used; a rate of full fine-tuning is too low for adapters."""
+    row = rate_row(run.task.stage, "lora", run.model.billions if run.model else None, None)
+    if row is None:
+        return {}
+    rates = row["learning_rate"]
+    rate = run.args.number("learning_rate")
+    usual = (rates["low"] or 0) <= rate <= (rates["high"] or rate)
+    return {} if usual else {"learning_rate": rates["default"]}

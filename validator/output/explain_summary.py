@@ -70,7 +70,8 @@ def _memory_rows(explanation: Explanation) -> Iterator[tuple[str, str]]:
     device, band = explanation.device_gib, explanation.host_gib
     if device and device.expected:
         how = "; simulated in the model's own class, as no formula knows it" if explanation.simulated else ""
-        yield "memory", f"mostly {largest_memory_part(device)}{how}"
+        loads = f"; memory peaks in the phase {device.peak}" if device.peak.startswith("loading") else ""
+        yield "memory", f"mostly {largest_memory_part(device)}{loads}{how}"
     ram = explanation.machine.host_ram_gib if explanation.machine else None
     if band is None or (device and device.shared) or (ram and band.high < _LARGE_SHARE_OF_HOST * ram):
         return

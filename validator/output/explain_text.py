@@ -103,6 +103,8 @@ def _memory(title: str, band: MemoryBand | DeviceMemoryBand | None, limit: float
     yield f"  {'expected':<24}{band.expected:>8.2f}  {_bar_with_limit(band, limit, scale)}"
     if parts and band.expected:
         yield f"  largest: {largest_memory_part(band)}"
+    if isinstance(band, DeviceMemoryBand) and band.peak:
+        yield f"  memory peaks in the phase {band.peak}"
 
 
 def _simulation_lines(explanation: Explanation) -> Iterator[str]:

@@ -30,7 +30,7 @@ class MemoryTerm(StrEnum):
 class DeviceTerm(MemoryTerm):
     """Terms of one device's memory."""
 
-    WEIGHTS = "weights", "model", "grow with the model, shrink with quantization and ZeRO-3"
+    WEIGHTS = "weights", "model", "grow with the model and the bits of a weight"
     ADAPTER = "adapter", "trained", "weights of the adapter, which grow with its rank and targets"
     OPTIMIZER = "optimizer", "trained", "optimizer states, which grow with what is trained"
     REFERENCE = "reference", "model", "the frozen reference model of a preference loss"

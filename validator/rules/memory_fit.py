@@ -51,11 +51,14 @@ def _device_need_and_limit(run: RunSettings) -> str:
     digits = distinguishing_decimals(usable, needed.expected / GIB, needed.high / GIB)
     needs = _needed_memory(prediction.device_memories, prediction.device_verdicts, digits)
     longest, certain = run.batch.max_tokens, certain_tokens(run)
-    condition = f" if samples reach {longest:,} tokens" if certain < longest else ""
+    condition = f" if samples reach {longest:,} tokens" if certain < longest and prediction.depends_on_length else ""
     whose = ", which device, host and page cache share" if device.shared_memory else ""
     gaps = ", ".join(prediction.device_memory.gaps)
     wide = f" (wide range, as few measurements of {gaps} are public)" if gaps else ""
-    return f"{needs} per device{condition}, and {device.id} has {usable:.{digits}f} usable{whose}{wide}"
+    found = f"{needs} per device{condition}, and {device.id} has {usable:.{digits}f} usable{whose}{wide}"
+    if prediction.depends_on_length:
+        return found
+    return f"{found}; memory peaks in the phase {prediction.peak}; shorter samples do not help"
 
 
 def _depends_on_release(verdicts: Mapping[str, Verdict]) -> bool:
@@ -96,14 +99,13 @@ def _not_sharded_hint(run: RunSettings) -> str:
 
 
 def _quantized_loading_hint(run: RunSettings) -> str:
-    """Return a hint, as text for a message, why 4-bit weights fill the device while they load under FSDP, and which
-    transformers release needs less (`host_copies` in run/fsdp.py). An empty string if loading is not the peak."""
+    """Return a hint, as text for a message, which transformers release does not fill the device with 4-bit weights
+    while they load under FSDP (`host_copies` in run/fsdp.py). An empty string if loading is not the peak."""
     prediction = predict(run)
     loads = prediction.device_memory is not None and prediction.device_memory.phase == "loading"
     if not (loads and run.fsdp and run.fsdp.lazy and run.quantization.is_requested):
         return ""
-    older = releases.previous_major_pair()[1]
-    return f"; transformers 5 loads all 4-bit weights on every device, and transformers {older} does not"
+    return f"; transformers {releases.previous_major_pair()[1]} does not load them on every device"
 
 
 def _kept_layers_hint(run: RunSettings) -> str:
@@ -131,7 +133,8 @@ def device_memory_tight(run: RunSettings) -> Findings:
     prediction = predict(run)
     if prediction.device_verdict == "tight":
         by_release = _depends_on_release(prediction.device_verdicts)
-        why = _name_release(prediction.device_verdicts) if by_release else _THIN_MARGIN
+        thin = _THIN_MARGIN if prediction.depends_on_length else "the margin is thin, so try a few steps first"
+        why = _name_release(prediction.device_verdicts) if by_release else thin
         turns = "; ".join(f"it {one.text}" for one in verdict_assumptions(run) if one.about in ("length", "pictures"))
         if prediction.fits_with_one_image:
             why = "check that in the data, or set a smaller `cutoff_len`"

@@ -160,6 +160,26 @@ class Prediction:
         cannot be predicted. If the device shares the host's memory, the host's need is included."""
         return next(iter(self.device_memories.values()), None)
 
+    @property
+    def peak(self) -> str:
+        """The phase in which device memory peaks, as text for a message; for loading, with the reason. Empty if device
+        memory cannot be predicted."""
+        phase = self.device_memory.phase if self.device_memory else ""
+        if phase != "loading" or self.workload is None:
+            return phase
+        bits, stage = self.workload.quant_bits, self.run.zero_stage
+        if stage in (1, 2):
+            return "loading, as each device first holds the whole model in 32 bits"
+        weights = f"all {bits:g}-bit weights" if bits else "the whole model"
+        return (
+            f"loading, as each device first holds {weights}, which {'ZeRO-3' if stage else 'FSDP'} does not spread then"
+        )
+
+    @property
+    def depends_on_length(self) -> bool:
+        """True if device memory peaks in a phase that needs more if samples are longer."""
+        return self.device_memory is not None and self.device_memory.phase not in ("loading", "optimizer step")
+
     def memory_of_batch(self, length: int, tower_tokens: int) -> Estimate | None:
         """Return the predicted peak in bytes for samples of `length` tokens whose images have `tower_tokens` tokens of
         the vision tower, with the newest release of transformers; None if it cannot be predicted."""
