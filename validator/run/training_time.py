@@ -144,7 +144,8 @@ def time_ratio(run: RunSettings, after: RunSettings, lengths: Sequence[float]) -
     if after.batch.max_tokens > run.batch.max_tokens:
         return None
     before, seconds = (_run_seconds(each, lengths) for each in (run, after))
-    if not before or not seconds:
+    other_samples = run.args.number("max_steps") > 0 and run.batch.effective_batch != after.batch.effective_batch
+    if not before or not seconds or other_samples:
         before, seconds = (seconds_per_sample(each, lengths) for each in (run, after))
     return seconds / before if seconds and before else None
 
