@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,22 @@ def test_a_file_has_one_number_of_rows_for_all_commands(
     planned = answer("plan", "--model", "qwen3-8b", "--machine", "2xrtx-4090", "--data", file)
     assert {planned["samples"], *(each["samples"] for each in planned["plans"])} == {count}
     assert [each for each in answer("check", "mine.yaml")["files"][0]["diagnostics"] if each["code"] == "DAT001"] == []
+
+
+def test_plan_and_a_dry_run_count_as_data_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short tokens, of which texts have three times as many as by their characters; dropped rows, which come late."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(Path(__file__).parents[2] / "demo/tiny-qwen3", "model")
+    held = [{**row, "output": "" if n > 500 and n % 3 else row["output"]} for n, row in enumerate(rows(790))]
+    Path("mine.json").write_text(json.dumps(held))
+    planned = run("plan", "--model", "./model", "--machine", "1xrtx-3090", "--data", "mine.json", "--write", "r.yaml")
+    steps, tokens = answer("data", "r.yaml")["steps"]["total"], answer("data", "r.yaml")["tokens"]
+    assert f"expected for 790 samples in {steps} steps" in planned
+    assert f"the longest has up to {tokens['longest']:,} tokens" in planned
+    assert "answers cut" not in planned
+    assert "times are for" not in planned
+    time = next(line for line in dry_run("r.yaml").splitlines() if line.startswith("time "))
+    assert time.endswith(f" {steps} steps")
 
 
 REGISTRY = {

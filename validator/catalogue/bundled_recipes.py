@@ -305,7 +305,7 @@ def open_recipe(recipe: str) -> Document:
     what is wrong."""
     try:
         if _SETTING.match(recipe):
-            raise RecipeError(f"`{recipe}` is no file; `check` takes no KEY=VALUE, `explain` and `train` do")
+            raise RecipeError(f"`{recipe}` is no file; `check` takes no KEY=VALUE, `data`, `explain` and `train` do")
         path, overrides = locate_file(recipe)
     except RecipeError as err:
         return Document(recipe, problems=[Diagnostic("LOA001", Severity.ERROR, str(err))])

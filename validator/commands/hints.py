@@ -258,7 +258,7 @@ def _meant_arguments(words: Sequence[str], context: click.Context) -> str:
         options = [part for word in words for part in f"--{word}".split("=", 1)]
         if {*options[::2]} <= {each for parameter in command.params for each in parameter.opts}:
             return f"; write `{shell_join(options)}`"
-        return f"; `{command.name}` takes no KEY=VALUE, `explain` and `train` do"
+        return f"; `{command.name}` takes no KEY=VALUE, `data`, `explain` and `train` do"
     if not any(each.name == "model" for each in command.params):
         return ""
     if names_data(words[0]):

@@ -218,8 +218,8 @@ def command(
     known = find_model_by_any_name(model) if model and machines else None
     if machines == rented_machines.ALL_MACHINES and not context.params["machines"]:
         print_lines(f"{context.meta[_WHY_NO_MACHINE]}; without one, all known machines are compared", err=True)
-    if registry and model and cutoff_len is None:
-        registry = planner.with_longest_sample(registry, model, stage, dataset.longest_sample)
+    if registry and model:
+        registry = planner.with_counted_samples(registry, model, stage, dataset.count_samples)
     if known and machines:
         asked = RentalQuestion(known, made_for, host_ram, cutoff_len, method, stage, registry, network, price)
         offers = _compare_machines(asked, machines)

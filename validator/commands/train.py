@@ -6,10 +6,12 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from typing import NoReturn
 
 import click
 
+from validator import dataset
 from validator.commands import options, preflight
 from validator.entry import OutputError
 from validator.errors import RecipeError
@@ -87,9 +89,17 @@ def command(
             _train_and_exit(run, prepared, overrides, smoke, grace, lock)
     elsewhere = machine != options.AUTO_MACHINE and not run.on_cpu
     refusals += _launch_refusals(prepared)
+    run = _with_counted_samples(run)
     print_lines(*start_summary(run, prepared, target, refusals, elsewhere), err=True)
     print_lines(*prepared.commands())
     sys.exit(1 if refusals and not elsewhere else 0)
+
+
+def _with_counted_samples(run: RunSettings) -> RunSettings:
+    """Return the run with the samples of its local data counted, as far as they are read quickly."""
+    if run.data.registry is None or (counted := dataset.count_samples(run)) is None:
+        return run
+    return replace(run, workspace=replace(run.workspace, registry=run.data.registry._replace(counted=counted)))
 
 
 def _launch_refusals(prepared: LocalLaunch) -> list[str]:

@@ -4,16 +4,15 @@ Answers what becomes of each row, how many tokens a run trains on and what is wr
 model. The modules know nothing about memory or devices, except for the report, which asks the run for them.
 
 All modules except this one import the compiled packages of the extra [data]. Code outside this package therefore calls
-`require_packages` before it imports one of the modules, or calls `summarize_data` or `longest_sample`."""
+`require_packages` before it imports one of the modules, or calls `summarize_data` or `count_samples`."""
 
 from __future__ import annotations
 
-import math
 from importlib.util import find_spec
 
 from validator.errors import RecipeError
 from validator.rows.reading_limits import TooLargeError
-from validator.run.first_rows import MOST
+from validator.run.dataset_registry import CountedSamples
 from validator.run.settings import RunSettings
 
 # The extra [data] of pyproject.toml, and what installs it beside this package.
@@ -35,21 +34,17 @@ def require_packages(asking: str) -> None:
         raise RecipeError(f"{asking} {problem}")
 
 
-def longest_sample(run: RunSettings) -> int | None:
-    """Return a number of tokens that no sample of the run's local data exceeds, with a margin where tokens are
-    estimated. None if the data are too large to be read quickly or cannot be read, if tokens of media are not known, or
-    if a package of the extra [data] is missing."""
+def count_samples(run: RunSettings) -> CountedSamples | None:
+    """Return the samples that the run makes of its local data. None if the data are too large to be read quickly or
+    cannot be read, if tokens of media are not known, or if a package of the extra [data] is missing."""
     if _missing_packages():
         return None
     from . import data_report
 
     try:
-        found = data_report.quick_report(run)
+        return data_report.count_samples(run)
     except (TooLargeError, RecipeError, OSError):
         return None
-    if found is None or found.tokens.recommended_cutoff_len is None:
-        return None
-    return math.ceil(found.tokens.longest * (1 if found.tokens.exact else MOST))
 
 
 def summarize_data(run: RunSettings) -> tuple[list[str], bool]:

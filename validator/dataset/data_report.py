@@ -30,6 +30,8 @@ from validator.rows.outcomes import STATUS_REASONS
 from validator.rows.reading_limits import TooLargeError, UnreadableError
 from validator.run import calibration, row_counts
 from validator.run.assumptions import fitting_length, longer_samples_in_words
+from validator.run.dataset_registry import CountedSamples
+from validator.run.first_rows import MOST
 from validator.run.hyperparameters import padded_to_eight
 from validator.run.image_tokens import image_counter
 from validator.run.prediction import predict
@@ -356,14 +358,17 @@ def _run_duration(run: RunSettings, selection: RowSelection, trained: Positions,
     ordered = np.sort(selection.rows["kept_tokens"][trained]).tolist()
     if not selection.sequences or not ordered:
         return None
-    quantiles = tuple(ordered[at * len(ordered) // _LENGTH_QUANTILES] for at in range(_LENGTH_QUANTILES))
     tower_tokens = math.ceil(selection.rows["tower_tokens"][trained].sum() / selection.sequences) or None
     correction = calibration.time_correction(str(run.machine))
-    found = predict_training_time(run, selection.sequences, quantiles, correction, tower_tokens, exact)
+    found = predict_training_time(run, selection.sequences, _quantiles(ordered), correction, tower_tokens, exact)
     if found is None or found.hours is None:
         return None
     step = Band(found.step.low, found.step.expected, found.step.high)
     return RunDuration(str(run.machine), *(Band(*map(four_digits, band)) for band in (step, found.hours)))
+
+
+def _quantiles(ordered: Sequence[int]) -> tuple[int, ...]:
+    return tuple(ordered[at * len(ordered) // _LENGTH_QUANTILES] for at in range(_LENGTH_QUANTILES))
 
 
 _MAX_BYTES = 32 << 20  # bytes; more would keep the user waiting
@@ -391,10 +396,36 @@ def summarize_data(run: RunSettings) -> tuple[list[str], bool]:
 def quick_report(run: RunSettings) -> DataReport | None:
     """Return the report on the run's data, without near duplicates; None if the data are too large to be read quickly.
     Raises TooLargeError if they are large when unpacked, RecipeError or OSError if they cannot be read."""
+    budget = _reading_budget(run)
+    return build_report(run, False, budget) if budget else None
+
+
+def count_samples(run: RunSettings) -> CountedSamples | None:
+    """Return the samples that the run makes of its data; None if the data are too large to be read quickly, if no row
+    is trained on, or if tokens of media are not known. Raises like `quick_report`."""
+    if not (budget := _reading_budget(run)):
+        return None
+    counter, _ = token_counting.best_counter(run)
+    selection = select_rows(run, recipe_datasets.load_datasets(run, counter, budget))
+    trained, evaluated = (selection.trained(each) for each in (selection.train, selection.evaluation))
+    if selection.problems or selection.uncounted_media or not len(trained):
+        return None
+    ordered = np.sort(selection.rows["tokens"][trained])
+    longest = int(selection.rows["tokens"][np.concatenate([trained, evaluated])].max())
+    return CountedSamples(
+        len(trained) / len(selection.train),
+        _quantiles(ordered.tolist()),
+        longest if counter.exact else math.ceil(MOST * longest),
+        counter.exact,
+    )
+
+
+def _reading_budget(run: RunSettings) -> _BlockBudget | None:
+    """Return how much of the run's data may be read; None if the data are too large to be read quickly."""
     files = [path for dataset in run.data.datasets for path in dataset.files]
     if not all(map(_is_small, files)) or sum(path.stat().st_size for path in files) > _MAX_BYTES:
         return None
-    return build_report(run, False, _BlockBudget(len(files)))
+    return _BlockBudget(len(files))
 
 
 def _is_small(path: Path) -> bool:

@@ -38,7 +38,7 @@ from validator.plan.search import (
 from validator.recipe.recipe_file import load_recipe
 from validator.rows.entry_inference import ROW_KINDS, TRAINABLE_STAGES
 from validator.run import recipe_labels
-from validator.run.dataset_registry import Registry
+from validator.run.dataset_registry import CountedSamples, Registry
 from validator.run.settings import RunSettings
 from validator.run.simulated import FindSimulations, PlanSimulations
 
@@ -235,11 +235,11 @@ def _require_fsdp_support(model: Model, target: Machine, methods: Sequence[str])
         raise RecipeError(f"{why}; leave out --fsdp")
 
 
-def with_longest_sample(
-    own: Registry, model: str, stage: str, measure: Callable[[RunSettings], int | None]
+def with_counted_samples(
+    own: Registry, model: str, stage: str, count: Callable[[RunSettings], CountedSamples | None]
 ) -> Registry:
-    """Return the user's own data with the length of their longest sample, by the tokenizer and the template of the
-    model. `measure`: returns this length for a run that trains on the data. Text that is packed into blocks
+    """Return the user's own data with their samples counted, by the tokenizer and the template of the model. `count`:
+    counts the samples of a run. Text that is packed into blocks
     (stage pt), data for a model that is not known, and so few that none are held back, which tell little of those to
     come, are returned as they are."""
     with suppress(RecipeError):
@@ -247,7 +247,9 @@ def with_longest_sample(
             known, machine = models.find_model_by_any_name(model), devices.parse_machine("1xcpu")
             draft = NewRecipe(known, machine, "lora", stage=stage, own_datasets=own)
             if draft.evaluates:
-                return own._replace(longest_sample=measure(replace(draft, no_evaluation="no row is left out").run))
+                workspace = draft.run.workspace
+                here = replace(workspace, folders=(Path.cwd(), *workspace.folders))  # the model may be a folder
+                return own._replace(counted=count(replace(draft.run, workspace=here)))
     return own
 
 

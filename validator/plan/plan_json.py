@@ -173,7 +173,8 @@ def _model_choice_notes(answer: Answer) -> Iterator[str]:
 
 
 def _longest_sample(draft: NewRecipe) -> int | None:
-    return draft.own_datasets.longest_sample if draft.own_datasets else None
+    counted = draft.own_datasets.counted if draft.own_datasets else None
+    return counted.longest if counted else None
 
 
 def _length_notes(draft: NewRecipe) -> Iterator[str]:

@@ -225,8 +225,8 @@ def lengths_to_try(start: NewRecipe) -> list[int]:
     next multiple of 128 above it."""
     longest = start.model.positions or USUAL_LENGTHS[0]
     lengths = [each for each in USUAL_LENGTHS if each <= longest] or [longest]
-    if start.own_datasets and start.own_datasets.longest_sample:
-        enough = max(-(-start.own_datasets.longest_sample // _LENGTH_STEP) * _LENGTH_STEP, lengths[-1])
+    if start.own_datasets and (counted := start.own_datasets.counted):
+        enough = max(-(-counted.longest // _LENGTH_STEP) * _LENGTH_STEP, lengths[-1])
         lengths = [min(enough, lengths[0]), *(each for each in lengths if each < enough)]
     return list(dict.fromkeys(replace(start, length=each).length_with_images for each in lengths))
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from validator.recipe import safe_read
 from validator.rows.converter import Row
 from validator.run import dataset_registry
-from validator.run.dataset_registry import Dataset, Registry
+from validator.run.dataset_registry import CountedSamples, Dataset, Registry
 from validator.run.hyperparameters import Evaluation
 from validator.run.recipe_arguments import Arguments, Declared
 from validator.run.workspace import Workspace
@@ -54,6 +54,11 @@ class DataSources:
         folder = self._workspace.find_dataset_dir(value)
         found = folder[0] if folder and not folder[1] else Path(value)
         return dataset_registry.read_registry(found / dataset_registry.REGISTRY_FILE)
+
+    @property
+    def counted(self) -> CountedSamples | None:
+        """The samples of the training data sets, if all rows were read; else None."""
+        return self.registry.counted if self.registry else None
 
     @cached_property
     def datasets(self) -> tuple[Dataset, ...]:

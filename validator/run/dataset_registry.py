@@ -114,14 +114,26 @@ class Dataset:
         return total._replace(number=num_samples, exact=True) if isinstance(num_samples, int) else total
 
 
+class CountedSamples(NamedTuple):
+    """The samples of a run, after all rows of its data were read. `trained_share`: the share of the rows selected for
+    training that LLaMA-Factory does not drop. `lengths`: tokens of equally likely samples, before `cutoff_len`.
+    `longest`: tokens that no sample exceeds, those for evaluation included. `exact`: the tokens were counted with the
+    model's tokenizer, and not estimated."""
+
+    trained_share: float
+    lengths: tuple[int, ...]
+    longest: int
+    exact: bool
+
+
 class Registry(NamedTuple):
     """The entries of a dataset_info.json by name. `problem`: why the file could not be read; None if it could.
-    `longest_sample`: tokens that no sample of the data sets exceeds; None if not known."""
+    `counted`: the samples of the run that trains on these data sets; None if not all rows were read."""
 
     folder: Path
     entries: Mapping[str, Any] = MappingProxyType({})
     problem: str | None = None
-    longest_sample: int | None = None
+    counted: CountedSamples | None = None
 
     @property
     def path(self) -> Path:

@@ -25,13 +25,16 @@ class SampleCounts(NamedTuple):
 def sample_counts(run: RunSettings) -> SampleCounts:
     """Return the number of samples that the run trains on and evaluates on (data/loader.py, data_utils.py). If the rows
     of the data sets are not known, the recommended number of the recipe's header block counts. Rows that LLaMA-Factory
-    drops are left out, by their share of the first rows."""
+    drops are left out: by their share of the first rows, if not all rows were read."""
     if (count := run.data.count) is None:
         return SampleCounts(None, 0, False)
     held_back = run.data.held_back_rows
-    dropped = _dropped_share(run) if count.source == "files" else 0.0
+    counted = run.data.counted
+    dropped = 1 - counted.trained_share if counted else _dropped_share(run) if count.source == "files" else 0.0
     train = round((count.number - held_back) * (1 - dropped))
-    return SampleCounts(train, held_back + run.data.evaluation_rows, count.exact and not dropped)
+    return SampleCounts(
+        train, held_back + run.data.evaluation_rows, count.exact and (counted is not None or not dropped)
+    )
 
 
 def sequence_count(run: RunSettings, lengths: Sequence[float]) -> int | None:

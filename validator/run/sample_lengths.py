@@ -84,7 +84,10 @@ def estimate_sample_lengths(
     """Return the lengths of the run's samples. `lengths`: tokens of each sample, if the data were read; None to
     estimate them from the header block, the first rows, published figures, or `cutoff_len`, the first of these that is
     known. `exact`: the lengths were counted with the model's tokenizer, and not estimated."""
-    longest = run.batch.max_tokens
+    longest, counted = run.batch.max_tokens, run.data.counted
+    if counted and not lengths:
+        found = estimate_sample_lengths(run, counted.lengths, counted.exact)
+        return found if counted.exact else _with_mean(found, f"all {run.data.local_rows:,} rows")
     if lengths and exact:
         return _known_lengths([min(each, longest) for each in lengths])
     if lengths:
@@ -95,10 +98,7 @@ def estimate_sample_lengths(
         spread = spread_lengths(min(declared.typical, longest_sample), longest_sample, declared.longest is not None)
         return _known_lengths([min(each, longest) for each in spread])
     if rows := first_row_lengths(run):
-        found = _estimated_lengths(rows, longest, _TEXT_FACTORS)
-        mean = sum(found.lengths[1]) / len(rows)
-        words = f"samples of some {mean:,.0f} tokens, estimated from {run.data.sampled_in_words}"
-        return found._replace(assumed=(words,))
+        return _with_mean(_estimated_lengths(rows, longest, _TEXT_FACTORS), run.data.sampled_in_words)
     image_tokens = min(_image_tokens(run), longest)
     if run.declared.samples is None and (
         published := published_tokens(run)
@@ -116,6 +116,12 @@ def estimate_sample_lengths(
         (f"samples of some {mean:,.0f} tokens (`lengths:` in the header block tells how many)",),
         guessed=True,
     )
+
+
+def _with_mean(found: SampleLengths, rows: str) -> SampleLengths:
+    """Return the lengths with the words that tell their mean. `rows`: the rows from which they are estimated."""
+    mean = sum(found.lengths[1]) / len(found.lengths[1])
+    return found._replace(assumed=(f"samples of some {mean:,.0f} tokens, estimated from {rows}",))
 
 
 def assumed_mean_lengths(longest: int) -> tuple[float, float]:
