@@ -39,10 +39,10 @@ def count_samples(run: RunSettings) -> CountedSamples | None:
     cannot be read, if tokens of media are not known, or if a package of the extra [data] is missing."""
     if _missing_packages():
         return None
-    from . import data_report
+    from . import short_report
 
     try:
-        return data_report.count_samples(run)
+        return short_report.count_samples(run)
     except (TooLargeError, RecipeError, OSError):
         return None
 
@@ -55,6 +55,6 @@ def summarize_data(run: RunSettings) -> tuple[list[str], bool]:
         return [], False
     if problem := _missing_packages():
         return [f"data: not looked into: this {problem}"], False
-    from . import data_report
+    from . import short_report
 
-    return data_report.summarize_data(run)
+    return short_report.summarize_data(run)

@@ -1,5 +1,4 @@
-"""The answer of `data`: its dataclasses, the function that fills them for a run, and the short summary that `train` and
-`doctor` show.
+"""The answer of `data`: its dataclasses, and the function that fills them for a run.
 
 The fields are the keys of the JSON output, in the same order. A `_` at the end of a field's name is left out."""
 
@@ -9,14 +8,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
-from validator.dataset import data_files, quality, recipe_datasets, sample_guidance, sequence_lengths, token_counting
+from validator.dataset import quality, recipe_datasets, sample_guidance, sequence_lengths, token_counting
 from validator.dataset.quality import QualityIssue
 from validator.dataset.recipe_datasets import FatalProblem, LoadedDataset
-from validator.dataset.row_scan import BLOCK_ROWS, OnRows
+from validator.dataset.row_scan import OnRows
 from validator.dataset.row_selection import Positions, RowSelection, select_rows
 from validator.dataset.sample_guidance import SampleGuidance
 from validator.dataset.sequence_lengths import HistogramBar
@@ -27,11 +25,8 @@ from validator.physics import Band
 from validator.physics.estimate import GIB
 from validator.rows import reading_limits
 from validator.rows.outcomes import STATUS_REASONS
-from validator.rows.reading_limits import TooLargeError, UnreadableError
-from validator.run import calibration, row_counts
+from validator.run import calibration
 from validator.run.assumptions import fitting_length, longer_samples_in_words
-from validator.run.dataset_registry import CountedSamples
-from validator.run.first_rows import MOST
 from validator.run.hyperparameters import padded_to_eight
 from validator.run.image_tokens import image_counter
 from validator.run.prediction import predict
@@ -360,97 +355,16 @@ def _run_duration(run: RunSettings, selection: RowSelection, trained: Positions,
         return None
     tower_tokens = math.ceil(selection.rows["tower_tokens"][trained].sum() / selection.sequences) or None
     correction = calibration.time_correction(str(run.machine))
-    found = predict_training_time(run, selection.sequences, _quantiles(ordered), correction, tower_tokens, exact)
+    found = predict_training_time(run, selection.sequences, length_quantiles(ordered), correction, tower_tokens, exact)
     if found is None or found.hours is None:
         return None
     step = Band(found.step.low, found.step.expected, found.step.high)
     return RunDuration(str(run.machine), *(Band(*map(four_digits, band)) for band in (step, found.hours)))
 
 
-def _quantiles(ordered: Sequence[int]) -> tuple[int, ...]:
+def length_quantiles(ordered: Sequence[int]) -> tuple[int, ...]:
+    """Return equally likely lengths that stand for those of all samples. `ordered`: these, ascending."""
     return tuple(ordered[at * len(ordered) // _LENGTH_QUANTILES] for at in range(_LENGTH_QUANTILES))
-
-
-_MAX_BYTES = 32 << 20  # bytes; more would keep the user waiting
-_MAX_PARQUET_ROWS = 200_000  # rows, of which a small parquet file can have any number
-# Issues that are surely faults. Repeated prompts and short answers may be meant.
-_REPORTED_ISSUES = ("exact duplicates", "empty answers", "empty prompts", "control characters", "garbled text",
-         "answers cut", "images cut", "evaluation rows in training")  # fmt: skip
-
-
-def summarize_data(run: RunSettings) -> tuple[list[str], bool]:
-    """Return a summary of the run's data as a few lines of text, and True if LLaMA-Factory would stop because of the
-    data. There are no lines if the data are too large to be read quickly, or cannot be read."""
-    try:
-        found = quick_report(run)
-    except TooLargeError as err:
-        return [f"data: not looked into: {err}"], False
-    except (RecipeError, OSError):
-        return [], False
-    if found is None:
-        return [], False
-    # Streamed rows are read while training; the run may end before the one that is to blame.
-    return list(_report_lines(found)), bool(found.problems) and not run.args.flag("streaming")
-
-
-def quick_report(run: RunSettings) -> DataReport | None:
-    """Return the report on the run's data, without near duplicates; None if the data are too large to be read quickly.
-    Raises TooLargeError if they are large when unpacked, RecipeError or OSError if they cannot be read."""
-    budget = _reading_budget(run)
-    return build_report(run, False, budget) if budget else None
-
-
-def count_samples(run: RunSettings) -> CountedSamples | None:
-    """Return the samples that the run makes of its data; None if the data are too large to be read quickly, if no row
-    is trained on, or if tokens of media are not known. Raises like `quick_report`."""
-    if not (budget := _reading_budget(run)):
-        return None
-    counter, _ = token_counting.best_counter(run)
-    selection = select_rows(run, recipe_datasets.load_datasets(run, counter, budget))
-    trained, evaluated = (selection.trained(each) for each in (selection.train, selection.evaluation))
-    if selection.problems or selection.uncounted_media or not len(trained):
-        return None
-    ordered = np.sort(selection.rows["tokens"][trained])
-    longest = int(selection.rows["tokens"][np.concatenate([trained, evaluated])].max())
-    return CountedSamples(
-        len(trained) / len(selection.train),
-        _quantiles(ordered.tolist()),
-        longest if counter.exact else math.ceil(MOST * longest),
-        counter.exact,
-    )
-
-
-def _reading_budget(run: RunSettings) -> _BlockBudget | None:
-    """Return how much of the run's data may be read; None if the data are too large to be read quickly."""
-    files = [path for dataset in run.data.datasets for path in dataset.files]
-    if not all(map(_is_small, files)) or sum(path.stat().st_size for path in files) > _MAX_BYTES:
-        return None
-    return _BlockBudget(len(files))
-
-
-def _is_small(path: Path) -> bool:
-    """Return True if a file is small after decompression (at most 32 MiB, and 200,000 rows in Parquet). A file that
-    cannot be read counts as small, because the report fails quickly at that file."""
-    try:
-        if path.suffix == ".parquet" and (rows := row_counts.count_rows(path)) and rows.number > _MAX_PARQUET_ROWS:
-            return False
-        return data_files.decompressed_size(path, _MAX_BYTES + 1) <= _MAX_BYTES
-    except UnreadableError:
-        return True
-
-
-class _BlockBudget:
-    """Stops a report that would take too long. An instance is called in place of a progress bar, and raises
-    TooLargeError after too many blocks of few rows. Blocks have few rows if the rows are large; even a small file can
-    expand to gigabytes if its rows share values."""
-
-    def __init__(self, files: int) -> None:
-        self._left = files + _MAX_BYTES // reading_limits.MAX_BLOCK_BYTES
-
-    def __call__(self, rows: int) -> None:
-        self._left -= rows < BLOCK_ROWS
-        if self._left < 0:
-            raise TooLargeError("the data are large when unpacked; `lmf-recipes data` examines them")
 
 
 def better_cutoff(report: DataReport) -> str:
@@ -462,21 +376,3 @@ def better_cutoff(report: DataReport) -> str:
     left = "fewer" if better < tokens.p99 else "at most one in 200"  # the model may read no longer ones
     fits = report.memory.fitting_length if report.memory else None
     return f"; `cutoff_len: {better}` would cut {left}{longer_samples_in_words(better, fits)}"
-
-
-def _report_lines(report: DataReport) -> Iterator[str]:
-    yield from map(str, report.problems)
-    rows, steps, tokens = report.rows, report.steps, report.tokens
-    if not steps or report.problems:
-        return
-    about = "" if tokens.exact else "about "
-    total = f"{steps.total:,} {plural(steps.total, 'step')}"
-    trained = rows.trained if rows.sequences != rows.trained else min(rows.trained, steps.total * steps.batch)
-    yield (f"data: {trained:,} of {rows.read:,} rows trained in {total}, "
-           f"{about}{tokens.per_epoch:,} tokens an epoch")  # fmt: skip
-    for drop in report.drops:
-        yield f"data: {drop.rows:,} {plural(drop.rows, 'row')} dropped: {drop.reason} ({drop.examples[0]})"
-    for one in report.quality:
-        if one.kind in _REPORTED_ISSUES:
-            remedy = better_cutoff(report) if one.kind == "answers cut" else ""
-            yield f"data: {one.kind}: {one.rows:,} ({one.share:.1%}), such as {one.examples[0]}{remedy}"
