@@ -21,6 +21,7 @@ from validator.physics import Estimate, StepTime
 from validator.plan import answer, plan_json
 from validator.plan.plan_json import AnswerRows
 from validator.recipe.recipe_file import load_with_overrides
+from validator.run.calibration import time_correction
 from validator.run.prediction import predict
 from validator.run.settings import RunSettings, resolve
 from validator.run.training_time import predict_training_time
@@ -81,8 +82,9 @@ def host_memory(recipe: str | Path, *, machine: str | None = None, overrides: Se
 
 
 def step_time(recipe: str | Path, *, machine: str | None = None, overrides: Sequence[str] = ()) -> StepTime:
-    """Return the seconds of one optimizer step, by term."""
-    time = predict_training_time(_run(recipe, machine, overrides))
+    """Return the seconds of one optimizer step, by term, corrected by what `calibrate` measured on the machine."""
+    run = _run(recipe, machine, overrides)
+    time = predict_training_time(run, correction=time_correction(str(run.machine)))
     if time is None:
         raise _not_predicted(recipe)
     return time.step

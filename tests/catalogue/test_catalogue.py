@@ -31,6 +31,15 @@ def test_one_row_for_each_recipe() -> None:
     assert [row.name for row in every_row()] == sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))
 
 
+def test_every_recipe_is_found_by_its_own_model_and_machine() -> None:
+    named = [each for each in bundled_recipes.resolved_recipes() if each.model and each.model.id and each.machine]
+    assert len(named) > 200
+    for each in named:
+        passes = bundled_recipes._filter_of(str(each.model_name), None)
+        assert passes(each), each.workspace.recipe
+        assert bundled_recipes._runs_on(each, parse_machine(str(each.machine)))
+
+
 def test_a_local_model_is_shown_as_the_recipe_writes_it() -> None:
     assert {row.name: row.model for row in every_row()}["tiny-cpu-lora"] == "demo/tiny-qwen3"
 
@@ -112,6 +121,8 @@ def test_a_narrow_terminal_gets_fewer_columns(
 def test_no_match_is_said() -> None:
     with pytest.raises(RecipeError, match="no recipe matches"):
         table.format_catalogue([])
+    with pytest.raises(RecipeError, match=r"plan --model qwen3-8b --machine M --write FILE.yaml` makes one"):
+        table.format_catalogue([], model="qwen3-8b")
     with pytest.raises(RecipeError, match="is not known"):
         bundled_recipes.catalogue_rows(model="gwen7b")
 

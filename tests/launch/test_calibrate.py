@@ -58,6 +58,7 @@ def test_a_machine_without_published_rates_has_times_once_it_was_measured(tmp_pa
     done = run("calibrate", QWEN, "--machine", "1x24g", "--log", log(tmp_path, 40.0, 16 * 2048))
     assert done.exit_code == 0, done.output
     assert hours("--machine", "1x24g")["step"] > 0
+    assert "not predicted" not in run("train", QWEN, "--dry-run", "--machine", "1x24g").stderr
 
 
 @pytest.mark.parametrize(

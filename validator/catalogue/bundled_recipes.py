@@ -174,9 +174,9 @@ def recipes_on(target: Machine, model: str | None = None, method: str | None = N
 
 def _filter_of(model: str | None, method: str | None) -> Callable[[RunSettings], bool]:
     """Return a function that is true for the recipes that pass the filters. Raises RecipeError for an unknown model."""
-    wanted_model = models.find_model_by_any_name(model) if model else None
+    wanted_arch = models.find_model_by_any_name(model).arch.with_mixer_kernels() if model else None
     return lambda each: (
-        (wanted_model is None or (each.model is not None and each.model.arch == wanted_model.arch))
+        (wanted_arch is None or (each.model is not None and each.model.arch.with_mixer_kernels() == wanted_arch))
         and (method is None or method == method_name(each) or method in _name_variants(each))
     )
 

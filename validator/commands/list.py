@@ -77,7 +77,7 @@ def format_catalogue(
     """Return the rows as a table. Raises RecipeError if there are no rows; the message names the `plan` command for the
     machine, the model and the method or stage that the user filtered by."""
     if not rows:
-        plan_options = {"--model": model, "--machine": machine}
+        plan_options = {"--model": model, "--machine": machine or ("M" if model else None)}
         plan_options |= {"--method": method if method in guidance.TUNING_METHODS else None}
         plan_options |= {"--stage": method if method in PLANNED_STAGES else None}
         filters = [word for key, value in plan_options.items() if value for word in (key, value)]

@@ -9,6 +9,7 @@ from validator.knowledge import hub_caches, node_environment
 from validator.launch.device_allocation import DeviceAllocation
 from validator.launch.local_launch import LocalLaunch
 from validator.physics.estimate import GIB, DiskTerm
+from validator.run import calibration
 from validator.run.model_files import cached_folders, hub_datasets, hub_models, is_dataset_cached, offline_variable
 from validator.run.prediction import predict
 from validator.run.settings import RunSettings
@@ -52,7 +53,7 @@ def _memory(run: RunSettings) -> str:
 
 
 def _time(run: RunSettings) -> str:
-    time = predict_training_time(run)
+    time = predict_training_time(run, correction=calibration.time_correction(str(run.machine)))
     if time is None:
         return "not predicted: model, machine or its rates are not known" if run.task.trains else ""
     if time.run is None:

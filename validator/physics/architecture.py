@@ -352,6 +352,10 @@ class Architecture(NamedTuple):
     extra_embedding_rows: int = 0  # that the output layer lacks
     mtp_layers: int = 0  # multi-token-prediction layers, which are loaded and never run
 
+    def with_mixer_kernels(self) -> Architecture:
+        """Return the same architecture with fused kernels that compute its mixer, if it has one."""
+        return self._replace(mixer=self.mixer.with_kernels()) if self.mixer else self
+
     @property
     def norm_elements(self) -> int:
         """Number of parameters of one norm over the hidden state."""

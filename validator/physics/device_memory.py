@@ -150,7 +150,7 @@ def _low_end_with_kernels(arch: Architecture, workload: Workload, runtime: Devic
     fused kernels."""
     if not arch.mixer or arch.mixer.kernels:
         return float("inf")
-    return estimate_device_memory(arch._replace(mixer=arch.mixer.with_kernels()), workload, runtime).low
+    return estimate_device_memory(arch.with_mixer_kernels(), workload, runtime).low
 
 
 def estimate_device_memory(arch: Architecture, workload: Workload, runtime: DeviceRuntime | None = None) -> Estimate:

@@ -258,7 +258,7 @@ class RunSettings:
         new = sum(_word_count(self.args.get(key)) for key in ("add_tokens", "add_special_tokens"))
         arch = model.arch._replace(vocab=model.arch.vocab + new)
         if arch.mixer and not arch.mixer.kernels and self._has_kernels(arch.mixer, model.family):
-            arch = arch._replace(mixer=arch.mixer.with_kernels())
+            arch = arch.with_mixer_kernels()
         return model._replace(arch=arch), None
 
     def _has_kernels(self, mixer: Mixer, family: Family) -> bool:

@@ -19,7 +19,15 @@ from validator.knowledge.devices import Device, Machine
 from validator.physics import Band, Estimate
 from validator.physics.estimate import GIB
 from validator.recipe.recipe_file import path_override
-from validator.run import checkpoints, launch_command, model_files, needed_packages, node_demand, training_time
+from validator.run import (
+    calibration,
+    checkpoints,
+    launch_command,
+    model_files,
+    needed_packages,
+    node_demand,
+    training_time,
+)
 from validator.run.launch_command import Launch, Launcher
 from validator.run.prediction import predict
 from validator.run.settings import RunSettings
@@ -95,7 +103,8 @@ def build_cluster_job(
     if launch_command.uses_ray() or node_environment.is_env_enabled("USE_RAY", site.environment):
         found = "USE_RAY is set, and the job starts torchrun"
         raise RecipeError(f"{found}, each process of which would start Ray; unset it")
-    launch, prediction, pace = Launch(run), predict(run), training_time.predict_training_time(run)
+    launch, prediction, correction = Launch(run), predict(run), calibration.time_correction(str(machine))
+    pace = training_time.predict_training_time(run, correction=correction)
     recipe, words = launch.absolute_words(overrides)
     output, cpus = checkpoints.output_dir(run), _requested_cpus(run, machine)
     named = run.args.get("output_dir")
