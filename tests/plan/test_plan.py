@@ -475,6 +475,10 @@ def test_one_device_takes_torchruns_memory_settings_only_where_it_needs_them(len
         ),
         ("--model qwen3-32b --machine 2xa6000-48g --fsdp --cutoff-len 8192", {"without --fsdp", "larger devices"}),
         ("--model qwen3-8b --machine 2xrtx-4090 --host-ram 24", {"fewer of the devices", "more host memory per node"}),
+        (
+            "--model qwen3-8b --machine 2xrtx-4090 --host-ram 64 --method full",
+            {"fewer of the devices, with BAdam: one layer trained at a time"},
+        ),
         ("--model qwen72b --machine 1x4090", {"more devices of the same kind", "larger devices"}),
     ],
 )

@@ -11,11 +11,9 @@ from validator.knowledge import devices, guidance
 from validator.knowledge.devices import Machine
 from validator.physics.estimate import GIB
 from validator.plan.new_recipe import NewRecipe
-from validator.plan.search import PLANNED_METHODS, SPEED_CLASSES, USUAL_LENGTHS, Plan, find_plans, fitting_runs
+from validator.plan.search import PLANNED_METHODS, SPEED_CLASSES, USUAL_LENGTHS, Plan, find_plans, first_plan, fitting_runs
 from validator.run.prediction import predict
 
-# From the most frugal class on: what fits in none of these fits in none at all.
-_SPEEDS_TRIED = ("slowest", "medium", "fast")
 _MORE_NODES = (2, 4, 8)
 
 
@@ -54,10 +52,8 @@ def other_fitting_way(start: NewRecipe, methods: Sequence[str], older: str) -> l
 
 
 def _first_fitting_run(start: NewRecipe, machine: Machine, methods: Sequence[str]) -> NewRecipe | None:
-    drafts = (replace(start, machine=machine, method=method) for method in methods)
-    return next(
-        (fitting for draft in drafts for speed in _SPEEDS_TRIED for fitting in fitting_runs(draft, speed)), None
-    )
+    plan = first_plan(replace(start, machine=machine), methods)
+    return plan and plan.draft
 
 
 def _without_fsdp(start: NewRecipe, methods: Sequence[str]) -> Iterator[Upgrade]:

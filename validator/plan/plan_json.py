@@ -446,4 +446,6 @@ def _tight_row(plan: Plan) -> TightRow:
 
 def _upgrade_row(upgrade: Upgrade) -> UpgradeRow:
     draft, machine = upgrade.draft, upgrade.draft.machine
-    return UpgradeRow(str(machine), machine.host_ram_gib, draft.method, draft.sharding, upgrade.note)
+    saver = memory_savers().get(draft.optimizer or "")
+    note = f"{upgrade.note}, with {saver.title}: {saver.gives_up}" if saver else upgrade.note
+    return UpgradeRow(str(machine), machine.host_ram_gib, draft.method, draft.sharding, note)
