@@ -10,10 +10,14 @@ import pytest
 from launch.test_measure_log import counted, written
 from support.program import run
 
+from validator.commands import calibrate, options
+from validator.doctor import start_checks
 from validator.errors import RecipeError
 from validator.launch import device_allocation as targets
 from validator.launch.device_allocation import DeviceAllocation
+from validator.launch.short_run import timed_overrides
 from validator.run import calibration
+from validator.run.settings import resolve
 
 ROOT = Path(__file__).parents[2]
 TINY = str(ROOT / "recipes" / "tiny-cpu-lora.yaml")
@@ -86,6 +90,15 @@ def test_steps_are_not_timed_where_no_device_is_shown(monkeypatch: pytest.Monkey
     done = run("calibrate", QWEN)
     assert (done.exit_code, calibration.load_calibrations()) == (1, [])
     assert "no device that steps could be timed on" in str(done.exception)
+
+
+def test_the_settings_of_timed_steps_are_not_reported_as_faults_of_the_recipe(tmp_path: Path) -> None:
+    own = options.load_configured(TINY, (), starts_here=True)
+    timed = options.load_configured(TINY, [*timed_overrides(resolve(own), 3, tmp_path)], starts_here=True)
+    shown = [timed, calibrate._without_own_findings(timed, own, DeviceAllocation("1xcpu"))]
+    first, second = (start_checks.judge_recipe(each, "1xcpu", None).files[0].diagnostics for each in shown)
+    assert {"TRA803", "TRA015"} <= {each.code for each in first}
+    assert second == []
 
 
 def test_nothing_was_measured_yet() -> None:

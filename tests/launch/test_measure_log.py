@@ -109,3 +109,21 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_reached(tmp_path: Path) -> None:
     assert trainer_log.read_last_step(written(tmp_path / "log", counted([5, 2, 2]))) == 3
+
+
+@pytest.mark.parametrize(
+    ("rows", "lines"),
+    [
+        ([(5, 2.31), (10, None), (10, 1.5), (50, 1.0214)], ["loss: 2.31 at step 5, 1.021 at step 50"]),
+        ([(50, 3.0), (5, 2.0)], ["loss: 2 at step 5"]),  # a new run, with one entry
+        ([(10, None)], []),
+        (None, []),
+    ],
+)
+def test_first_and_last_loss_of_the_last_run(
+    tmp_path: Path, rows: list[tuple[int, float | None]] | None, lines: list[str]
+) -> None:
+    if rows is not None:
+        entries = ({"current_steps": step, "elapsed_time": "0:00:01", "loss": loss} for step, loss in rows)
+        written(tmp_path / "trainer_log.jsonl", [*entries])
+    assert trainer_log.loss_lines(tmp_path) == lines

@@ -234,7 +234,7 @@ def test_submit_says_it_and_sets_nothing_aside(folder: Path, monkeypatch: pytest
         ((), (100, 300), "the same command goes on from checkpoint-300 (step 300 of 1,000, 30%)"),
         (("max_steps=300",), (300,), "the run had come to its end"),
         (("overwrite_output_dir=true",), (300,), "the same command starts anew: `overwrite_output_dir` is true; with "),
-        ((), (), "the same command starts anew: no checkpoint was saved"),
+        ((), (), "no checkpoint was saved; the log above names the reason"),
         (("do_train=false",), (), ""),
     ],
 )
@@ -246,8 +246,12 @@ def test_what_follows_is_told_of_the_folder_as_it_is_then(
     for step in there:
         whole(folder, step)
     (folder / "adapter_model.safetensors").write_bytes(tensors())
-    assert (resume.after_exit_message(job) or "").startswith(says)
-    assert says or resume.after_exit_message(job) is None
+    assert (resume.after_exit_message(job, 1) or "").startswith(says)
+    assert says or resume.after_exit_message(job, 1) is None
+
+
+def test_a_run_that_a_signal_ended_before_a_checkpoint_starts_anew() -> None:
+    assert resume.after_exit_message(resolved(), 130) == "the same command starts anew: no checkpoint was saved"
 
 
 LONG = (*SHORT, "overwrite_output_dir=false", "max_steps=60", "save_steps=10", "save_total_limit=9")

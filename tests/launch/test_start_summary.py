@@ -62,6 +62,22 @@ def test_a_limit_that_only_some_commands_set_is_explained(seconds: int, is_told:
     assert ("HCCL_EXEC_TIMEOUT=7200" in command, "environment" in said) == (is_told, is_told)
 
 
+@pytest.mark.parametrize(
+    ("name", "template", "licence"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama3", "llama3.1"),
+        ("google/gemma-3-1b-it", "gemma", "gemma"),
+        ("NousResearch/Hermes-3-Llama-3.1-8B", "llama3", ""),
+        ("mistralai/Mistral-7B-Instruct-v0.3", "mistral", ""),
+    ],
+)
+def test_a_licence_to_accept_before_the_download_is_named(name: str, template: str, licence: str) -> None:
+    said = summary(f"model_name_or_path={name}", f"template={template}")[1]["download"]
+    assert said.startswith(f"`{name}`, ")
+    assert (f"gated: accept its licence ({licence})" in said) == bool(licence)
+    assert ("gated" in said) == bool(licence)
+
+
 def test_what_is_not_known_is_said() -> None:
     Path("x.yaml").write_text(RECIPE)
     _, said, _ = summary()

@@ -187,6 +187,7 @@ def test_real_steps_correct_what_is_predicted_here(tmp_path: Path) -> None:
     words = ("calibrate", str(RECIPE), "--steps", "4")
     done = lmf(tmp_path, *words)
     assert done.returncode == 0, done.stderr[-3000:]
+    assert "[TRA" not in done.stderr  # nothing is said of the settings of the timed steps
     (kept,) = json.loads((tmp_path / "lmf-recipes" / "measured.json").read_text())
     assert (kept["machine"], kept["steps"]) == ("1xcpu", 4)
     assert kept["seconds"] > 0

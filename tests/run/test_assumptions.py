@@ -15,7 +15,7 @@ from validator.finding import Assumption, Report
 from validator.output.findings import format_findings
 from validator.physics.estimate import GIB
 from validator.recipe.recipe_file import parse_recipe
-from validator.run.assumptions import verdict_assumptions
+from validator.run.assumptions import longer_samples_in_words, verdict_assumptions
 from validator.run.prediction import predict
 from validator.run.settings import RunSettings, resolve
 
@@ -83,6 +83,13 @@ def test_a_verdict_on_declared_lengths_says_up_to_which_it_holds() -> None:
     for length, holds in ((found.turns_at, True), (round(1.06 * float(found.turns_at)) + 8, False)):
         longer = judged("1xrtx-4090", "host_ram_gib: 64", f"lengths: [200, {length}]", **QWEN3)
         assert (predict(longer).verdict == "fits") == holds
+
+
+@pytest.mark.parametrize(("own", "fits", "words"), [
+    (2048, 2060, "up to 2,048 tokens"), (2048, 2190, "up to 2,100 tokens"), (2048, 1030, "up to 1,000 tokens"),
+])  # fmt: skip
+def test_a_run_that_fits_at_its_cutoff_len_is_not_said_to_fit_up_to_less(own: int, fits: int, words: str) -> None:
+    assert f"this run fits {words} a sample" in longer_samples_in_words(own, 4096, fits)
 
 
 def format_findings_of(recipe: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -11,14 +12,18 @@ import click
 
 from validator import escaping
 from validator.commands import options, preflight
+from validator.doctor import start_checks
 from validator.errors import RecipeError
 from validator.escaping import shell_quote
+from validator.finding import Severity
 from validator.knowledge.devices import parse_machine
 from validator.launch import device_allocation as targets
 from validator.launch import local_launch, short_run, trainer_log
+from validator.launch.device_allocation import DeviceAllocation
 from validator.launch.trainer_log import MeasuredSteps
 from validator.output.terminal import format_table, print_lines
 from validator.recipe.atomic_write import scratch_folder
+from validator.recipe.recipe_file import Document
 from validator.run import calibration
 from validator.run.calibration import Calibration
 from validator.run.launch_command import Launch
@@ -81,18 +86,30 @@ def _time_steps(
     if recipe == "-" or machine not in (None, options.AUTO_MACHINE):
         raise click.UsageError("steps are timed here, of a recipe in a file; --machine names where a --log is from")
     with scratch_folder() as output:
-        first = resolve(options.load_configured(recipe, overrides))
+        own = options.load_configured(recipe, overrides, starts_here=True)
+        first = resolve(own)
         words = (*overrides, *short_run.timed_overrides(first, number, output))
         document = options.load_configured(recipe, words, starts_here=True)
         target = targets.allocate_devices(resolve(document), dry=False)
         if not target.accelerators and not first.on_cpu:
             raise RecipeError("this machine shows no device that steps could be timed on; --log takes a run elsewhere")
-        run, _ = preflight.check_before_start(document, target, None)
+        run, _ = preflight.check_before_start(_without_own_findings(document, own, target), target, None)
         if run.machine is None or Launch(run).nodes > 1:
             raise RecipeError("steps are timed on one node; of a run on several give the first one's log: --log FILE")
         prepared = local_launch.build_launch(run, words, target.device_env)
         local_launch.check_can_start(prepared)
-        return run, short_run.run_timed_steps(prepared, number)
+        timed = short_run.run_timed_steps(prepared, number)
+        print_lines("", err=True)  # apart from what the trainer prints
+        return run, timed
+
+
+def _without_own_findings(timed: Document, own: Document, target: DeviceAllocation) -> Document:
+    """Return the document of the timed run without the notes and warnings that the recipe `own` has not: those are on
+    keys that have no effect in a few steps."""
+    found, expected = (start_checks.judge_recipe(each, target.machine, target.host_ram_gib) for each in (timed, own))
+    codes = {each.code for each in found.files[0].diagnostics if each.severity is not Severity.ERROR}
+    codes -= {each.code for each in expected.files[0].diagnostics}
+    return replace(timed, options=timed.options._replace(ignore=(*timed.options.ignore, *codes)))
 
 
 def _keep_measurement(recipe: str, run: RunSettings, timed: MeasuredSteps) -> None:

@@ -16,7 +16,7 @@ from validator.commands import options, preflight
 from validator.entry import OutputError
 from validator.errors import RecipeError
 from validator.knowledge import releases
-from validator.launch import after_training, local_launch, resume
+from validator.launch import after_training, local_launch, resume, trainer_log
 from validator.launch import device_allocation as targets
 from validator.launch import short_run as smoking
 from validator.launch.device_allocation import DeviceAllocation
@@ -144,12 +144,16 @@ def _train_and_exit(
     code = local_launch.run_training(prepared, grace, lock)
     if code == 0:
         saved = [f"saved: {path}" for path in local_launch.result_files(prepared.output)]
-        steps = [] if smoke else after_training.next_steps(run, prepared.output, overrides)
-        print_lines(*([""] if saved else []), *saved, *steps)  # apart from what the trainer prints
+        lines = [*trainer_log.loss_lines(prepared.output), *saved]
+        lines += [] if smoke else after_training.next_steps(run, prepared.output, overrides)
+        print_lines(*([""] if lines else []), *lines)  # apart from what the trainer prints
     if smoke and code == 0:
         print_lines(smoking.smoke_summary(prepared.output, time.monotonic() - began))
     if code:
-        sentences = (_describe_exit(prepared.launch.words[0], code), None if smoke else resume.after_exit_message(run))
+        sentences = (
+            _describe_exit(prepared.launch.words[0], code),
+            None if smoke else resume.after_exit_message(run, code),
+        )
         with suppress(OutputError):  # the terminal may be gone
             print_lines(f"lmf-recipes: {'; '.join(filter(None, sentences))}", err=True)
     sys.exit(code)

@@ -375,4 +375,4 @@ def better_cutoff(report: DataReport) -> str:
         return ""
     left = "fewer" if better < tokens.p99 else "at most one in 200"  # the model may read no longer ones
     fits = report.memory.fitting_length if report.memory else None
-    return f"; `cutoff_len: {better}` would cut {left}{longer_samples_in_words(better, fits)}"
+    return f"; `cutoff_len: {better}` would cut {left}{longer_samples_in_words(report.cutoff_len, better, fits)}"

@@ -114,6 +114,18 @@ def successor_ids() -> dict[str, str]:
     return {older: key for key, replaced in yaml_table("models").matching(_REPLACES) for older in replaced.split(", ")}
 
 
+# Starts of the licences of each owner's models that Hugging Face asks to be accepted before it gives the weights.
+_GATED_LICENCES = {"meta-llama": ("llama",), "google": ("gemma",), "mistralai": ("mistral-research", "mnpl")}
+
+
+def gated_licence(name: str) -> str:
+    """Return the licence that a Hugging Face account must have accepted to download the model of this hub name; empty
+    if none is known."""
+    model = _catalogue_model(name)
+    licence = str(yaml_table("models")[model.id]["licence"]) if model and model.id else ""
+    return licence if licence.startswith(_GATED_LICENCES.get(name.partition("/")[0], ("-",))) else ""
+
+
 def find_model(name: str, revision: str = "main", cache_dir: str | None = None) -> Model:
     """Return the model that a name stands for: a hub name, a short form for file names (`qwen32b`), an id, or a local
     folder. Names that the catalogue lacks are searched in the local hub caches, at `revision` and in the recipe's

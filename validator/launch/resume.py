@@ -48,9 +48,13 @@ def finished_message(run: RunSettings) -> str | None:
     return f"already finished: {found}; `overwrite_output_dir=true` trains anew, more epochs go on"
 
 
-def after_exit_message(run: RunSettings) -> str | None:
+_SIGNAL_CODES = 128  # from here on, exit codes are those of a run that a signal ended
+
+
+def after_exit_message(run: RunSettings, code: int) -> str | None:
     """Return what the same command would do if it were started again now, after this run has ended: resume from a
-    checkpoint, or start anew. The checkpoints in the output folder are read again. Return None if the recipe does not
+    checkpoint, or start anew. The checkpoints in the output folder are read again. If there is none and the trainer
+    failed by itself, by its exit code `code`, the message leads to its log instead. Return None if the recipe does not
     train."""
     now = replace(run)
     if not now.task.trains:
@@ -60,6 +64,8 @@ def after_exit_message(run: RunSettings) -> str | None:
         return "the run had come to its end"
     if checkpoint:
         return f"the same command goes on from {_name_with_step(now, checkpoint)}"
+    if not saved and code < _SIGNAL_CODES:
+        return "no checkpoint was saved; the log above names the reason"
     return f"the same command starts anew: {_why_not_resumed(now, saved) if saved else 'no checkpoint was saved'}"
 
 

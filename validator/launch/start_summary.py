@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from validator.knowledge import hub_caches, node_environment
+from validator.knowledge import hub_caches, models, node_environment
 from validator.launch.device_allocation import DeviceAllocation
 from validator.launch.local_launch import LocalLaunch
 from validator.physics.estimate import GIB, DiskTerm
@@ -75,7 +75,9 @@ def _downloads(run: RunSettings) -> Iterator[str]:
             is_base = name == run.args.get("model_name_or_path")
             size = f", {disk[DiskTerm.BASE] / GIB:.1f} GiB" if disk and is_base and disk[DiskTerm.BASE] else ""
             folder = f" into {hub_caches.hub_cache(run.hub_source[1])}" if hub == "Hugging Face" else ""
-            yield f"`{name}`{size} from {hub}{folder}"
+            licence = models.gated_licence(name) if hub == "Hugging Face" else ""
+            gate = f", gated: accept its licence ({licence}) on its page and `hf auth login`" if licence else ""
+            yield f"`{name}`{size} from {hub}{folder}{gate}"
     for name in hub_datasets(run):
         if not is_dataset_cached(name, run.hub_source[1]):
             yield f"data set `{name}`"

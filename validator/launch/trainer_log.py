@@ -26,12 +26,13 @@ class LogEntry(NamedTuple):
     """One line of the log. `step` is the number of optimizer steps done, `seconds` the time since training began.
     `tokens` are the tokens of all devices so far, padding included; None if the run does not count them.
     `allocated_gib` is the peak of allocated device memory (`vram_allocated`) in GiB; None if the run does not record
-    it."""
+    it. `loss` is the mean training loss since the entry before; None in an entry of an evaluation."""
 
     step: int
     seconds: float
     tokens: int | None
     allocated_gib: float | None
+    loss: float | None
 
 
 class MeasuredSteps(NamedTuple):
@@ -72,6 +73,14 @@ def read_last_step(path: Path) -> int:
     """Return the last step that the last run in the log has written; 0 if there is no log yet."""
     points = _entries_of_last_run(path) if path.is_file() else []
     return points[-1].step if points else 0
+
+
+def loss_lines(output: Path) -> list[str]:
+    """Return a line with the first and the last training loss that the last run has logged; empty if there is none."""
+    path = output / "trainer_log.jsonl"
+    losses = [point for point in _entries_of_last_run(path) if point.loss is not None] if path.is_file() else []
+    named = [f"{point.loss:.4g} at step {point.step:,}" for point in dict.fromkeys(losses[:1] + losses[-1:])]
+    return [f"loss: {', '.join(named)}"] if named else []
 
 
 def _mean_of_whole_seconds(path: Path, spans: list[tuple[LogEntry, LogEntry]]) -> tuple[float, float, float]:
@@ -120,7 +129,8 @@ def _parse_entry(row: Mapping[str, object]) -> LogEntry:
     if not 0 <= seconds < math.inf:
         raise ValueError(seconds)
     live = float(str(row["vram_allocated"])) if row.get("vram_allocated") else None
-    return LogEntry(_parse_count(row["current_steps"]), seconds, tokens, live)
+    loss = float(str(row["loss"])) if row.get("loss") is not None else None
+    return LogEntry(_parse_count(row["current_steps"]), seconds, tokens, live, loss)
 
 
 def _parse_count(value: object) -> int:

@@ -11,7 +11,15 @@ from validator.knowledge import devices, guidance
 from validator.knowledge.devices import Machine
 from validator.physics.estimate import GIB
 from validator.plan.new_recipe import NewRecipe
-from validator.plan.search import PLANNED_METHODS, SPEED_CLASSES, USUAL_LENGTHS, Plan, find_plans, first_plan, fitting_runs
+from validator.plan.search import (
+    PLANNED_METHODS,
+    SPEED_CLASSES,
+    USUAL_LENGTHS,
+    Plan,
+    find_plans,
+    first_plan,
+    fitting_runs,
+)
 from validator.run.prediction import predict
 
 _MORE_NODES = (2, 4, 8)
@@ -53,7 +61,7 @@ def other_fitting_way(start: NewRecipe, methods: Sequence[str], older: str) -> l
 
 def _first_fitting_run(start: NewRecipe, machine: Machine, methods: Sequence[str]) -> NewRecipe | None:
     plan = first_plan(replace(start, machine=machine), methods)
-    return plan and plan.draft
+    return plan.draft if plan else None
 
 
 def _without_fsdp(start: NewRecipe, methods: Sequence[str]) -> Iterator[Upgrade]:

@@ -230,7 +230,7 @@ def most_samples_cut(run: RunSettings) -> Findings:
             remedy = "set the `cutoff_len` that `lmf-recipes data` names, or shorten the samples"
         else:
             longer = f"set `cutoff_len: {better}`, or shorten the samples"
-            remedy = f"{longer}{longer_samples_in_words(better, fitting_length(run, better))}"
+            remedy = f"{longer}{longer_samples_in_words(int(limit), better, fitting_length(run, better))}"
         yield place, f"{found}; {remedy if better > limit else 'as more is not possible, shorten the samples'}"
     elif not cuts and (mean := _mean_length(run)) > limit > 0:
         found = f"samples have about {mean:,.0f} tokens, of which `cutoff_len` keeps the first {limit:,.0f}"

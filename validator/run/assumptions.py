@@ -93,17 +93,22 @@ def fitting_length(run: RunSettings, longest: int) -> int | None:
     prediction = predict(run)
     if run.machine is None or prediction.is_simulated or prediction.device_memory is None:
         return None
-    fits = prediction.longest_samples("fits", min(_LEAST_TOKENS, longest), longest)
+    own = min(int(run.args.number("cutoff_len")), longest)
+    fits = prediction.longest_samples("fits", own, longest)
+    fits = fits or prediction.longest_samples("fits", min(_LEAST_TOKENS, longest), longest)
     return fits if fits and fits < longest else None
 
 
-def longer_samples_in_words(cutoff_len: int, fits: int | None) -> str:
-    """Return the end of a message that proposes a longer `cutoff_len`: that the run fits up to a shorter length only,
-    and what to ask for a run that fits. `fits`: that length in tokens; None if the run fits with the longer ones."""
+def longer_samples_in_words(own: int, cutoff_len: int, fits: int | None) -> str:
+    """Return the end of a message that proposes a longer `cutoff_len` than `own`, that of the recipe: that the run fits
+    up to a shorter length only, and what to ask for a run that fits. `fits`: that length in tokens; None if the run
+    fits with the longer ones."""
     if fits is None:
         return ""
     plan = f"`lmf-recipes plan … --cutoff-len {cutoff_len} --write OTHER.yaml` looks for one that fits"
-    return f", but this run fits up to {_in_two_digits(fits)} a sample; {plan}"
+    rounded = _in_two_digits(fits)  # no shorter than `own`, with which it fits
+    up_to = f"{own:,} tokens" if own <= fits and _in_two_digits(own) == rounded else rounded
+    return f", but this run fits up to {up_to} a sample; {plan}"
 
 
 def _pictures(run: RunSettings) -> Iterator[Assumption]:
