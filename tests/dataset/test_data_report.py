@@ -292,6 +292,22 @@ def test_data_and_the_other_commands_estimate_the_same_tokens_and_hours(
     assert "estimated from all 400 rows" in time.assumed[0]
 
 
+def test_with_the_lengths_that_data_counts_the_other_commands_predict_the_same_hours(tmp_path: Path) -> None:
+    model = Path(__file__).parents[2] / "demo" / "tiny-qwen3"
+    rows = [{**row, "output": "word " * (20 + number % 300)} for number, row in enumerate(clean(1500))]
+    report_on(tmp_path, rows, model=str(model), template="qwen3_nothink", cutoff_len=4096)
+    path, head = tmp_path / "recipe.yaml", "# /// recipe\n# machine: 1xa100-80g\n"
+    body = f"# ///\n{path.read_text()}"
+    path.write_text(f"{head}{body}")
+    report = report_on_source(str(path), None, None)
+    (line,) = (line for line in data_text.format_report(report).splitlines() if "# lengths: [" in line)
+    path.write_text(f"{head}{line.split('`')[1]}\n{body}")
+    time = predict_training_time(resolve(load_recipe(str(path))))
+    assert report.time
+    assert time
+    assert time.hours == pytest.approx(report.time.hours, rel=0.05)
+
+
 def test_numpy_and_python_estimate_alike() -> None:
     texts = ["", "Is it 12.5 %?\n\tYes.", "模型的长度", "e\u0301\ud800", *(str(row) for row in clean(50))]
     assert CharacterCounter().count(texts) == TextEstimator().count(texts)

@@ -88,6 +88,9 @@ def _lengths(report: DataReport) -> Iterator[str]:
     for bar in bars:
         yield f"  {f'{bar.from_:,} to {bar.to:,}':>19} {bar.rows:>9,}  {draw_bar(bar.rows, max_rows)}".rstrip()
     yield from (f"  {sentence}" for sentence in cutoff_sentences(report))
+    if report.time and report.tokens.exact and not report.images:
+        lengths = f"# lengths: [{report.tokens.mean}, {report.tokens.longest}]"
+        yield f"  `{lengths}` in the header block has `explain` and `train` predict by these lengths, too"
     if images := report.images:
         rows = f"{images.rows:,} {plural(images.rows, 'row')}"
         yield (f"  images: {images.images:,} in {rows}, some {images.mean:,} tokens each; "
