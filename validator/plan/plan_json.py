@@ -445,7 +445,6 @@ def _tight_row(plan: Plan) -> TightRow:
 
 
 def _upgrade_row(upgrade: Upgrade) -> UpgradeRow:
-    draft, machine = upgrade.draft, upgrade.draft.machine
-    saver = memory_savers().get(draft.optimizer or "")
+    draft, saver = upgrade.draft, memory_savers().get(upgrade.draft.optimizer or "")
     note = f"{upgrade.note}, with {saver.title}: {saver.gives_up}" if saver else upgrade.note
-    return UpgradeRow(str(machine), machine.host_ram_gib, draft.method, draft.sharding, note)
+    return UpgradeRow(str(draft.machine), draft.machine.host_ram_gib, draft.method, draft.sharding, note)
