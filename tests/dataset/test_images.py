@@ -101,10 +101,19 @@ def test_image_max_pixels_bounds_the_tokens() -> None:
     assert report(rows, pictures, image_max_pixels=100_000)["images"]["mean"] < whole / 5
 
 
-def test_images_longer_than_what_cutoff_len_leaves_are_told() -> None:
-    found = report([row(0, "a.pgm")], {"a.pgm": picture(1)}, cutoff_len=100)
+def test_images_that_cutoff_len_cuts_end_the_run_and_the_remedy_suffices() -> None:
+    rows, pictures = [row(0, "a.pgm"), row(1, "b.pgm")], {"a.pgm": picture(1), "b.pgm": picture(1, 56, 56)}
+    found = report(rows, pictures, cutoff_len=100)
     assert found["images"]["rows_over"] == 1
     assert duplicates(found)["images cut"] == 1
+    (problem,) = found["problems"]
+    assert problem["message"] == "`cutoff_len: 100` cuts images of up to 393 tokens in 1 of 2 rows"
+    assert problem["remedy"] == "set `cutoff_len: 512`, or a smaller `image_max_pixels`"
+    assert report(rows, pictures, cutoff_len=512)["problems"] == []
+
+
+def test_images_of_unknown_size_stop_nothing_for_sure() -> None:
+    assert report([row(0, "a.pgm")], {"a.pgm": b"\0\0\0 ftypheic"}, cutoff_len=100)["problems"] == []
 
 
 @pytest.mark.parametrize(
@@ -137,7 +146,7 @@ def test_values_that_are_no_image_end_the_run(value: Any, said: str) -> None:
 
 def test_an_image_of_an_unknown_kind_counts_as_the_largest() -> None:
     found = report([row(0, "a.pgm"), row(1, "b.pgm")], {"a.pgm": b"\0\0\0 ftypheic", "b.pgm": picture(1)})
-    assert found["images"]["longest"] == 731
+    assert found["images"]["longest"] == 786
     assert any("the size of 1 image is not known (" in note and "seen.json)" in note for note in found["notes"])
 
 

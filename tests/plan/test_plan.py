@@ -733,7 +733,7 @@ def test_a_plan_counts_the_pictures_of_the_data() -> None:
 def test_a_length_that_cuts_the_pictures_is_refused() -> None:
     Path("pictures.json").write_text(json.dumps(PICTURES), "utf-8")
     refused = run(*SEEN, "--cutoff-len", "2048").exception
-    assert "up to 2,340 tokens" in str(refused)
+    assert "up to 2,478 tokens" in str(refused)
     assert "give --cutoff-len 3072" in str(refused)
 
 

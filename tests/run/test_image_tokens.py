@@ -99,7 +99,17 @@ def test_what_is_not_counted_says_why(model: str, template: str, why: str) -> No
 def test_a_picture_that_no_processor_takes_has_no_tokens() -> None:
     by = counter({"model_name_or_path": "Qwen/Qwen2-VL-7B-Instruct", "template": "qwen2_vl"})
     assert by.count(ImageSize(1, 5_000_000)) is None
-    assert by.largest.sequence == 731  # type: ignore[union-attr]
+    assert by.largest.sequence == 786  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("model", "template"), [("Qwen/Qwen3-VL-8B-Instruct", "qwen3_vl"), ("OpenGVLab/InternVL3-8B-hf", "intern_vl")]
+)
+def test_no_picture_of_a_usual_shape_has_more_tokens_than_the_largest(model: str, template: str) -> None:
+    by = counter({"model_name_or_path": model, "template": template, "image_max_pixels": 1048576})
+    shapes = [ImageSize(1600 + 37 * i, 1600 + 31 * j) for i in range(0, 40, 3) for j in range(40)]
+    assert by.largest is not None
+    assert all(found and found.sequence <= by.largest.sequence for found in map(by.count, shapes))
 
 
 class Case(NamedTuple):

@@ -20,7 +20,8 @@ from validator.wrapping import terminal_width
 
 # Changes that are simulated, where what the run needs is: each takes seconds.
 _MAX_SIMULATED_CHANGES = 6
-_DEVICE_RULES = "DEV"  # how codes of rules on what a device cannot do begin
+# How codes of warnings begin that are shown as errors are: what a device cannot do, and images that may be cut.
+_SHOWN_WARNINGS = ("DEV", "TRA916")
 
 
 @click.command("explain")
@@ -67,13 +68,13 @@ def command(
 
 
 def _format_errors(report: FileReport) -> str:
-    """Return the errors that would stop the run and the warnings of what the device cannot do, as `check` prints them.
+    """Return the errors that would stop the run and the warnings that matter as much, as `check` prints them.
     Memory is left out, because the verdict states it."""
     found = [
         each
         for each in report.diagnostics
         if (each.severity is Severity.ERROR and each.code not in MEMORY_CODES)
-        or (each.severity is Severity.WARNING and each.code.startswith(_DEVICE_RULES))
+        or (each.severity is Severity.WARNING and each.code.startswith(_SHOWN_WARNINGS))
     ]
     shown = FileReport(report.path, found, sources=report.sources, overrides=report.overrides)
     return escaping.escape_lines(findings.finding_lines(shown, width=terminal_width()))

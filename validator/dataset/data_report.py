@@ -102,7 +102,7 @@ class TokenTotals:
 class ImageTotals:
     """Images of the rows that are trained on. `images` is their number, in `rows` rows. `per_epoch` is their number of
     tokens in one epoch, before `cutoff_len`, and `mean` that of one image. `longest` is the most tokens that the images
-    of one row have. The images of `rows_over` rows have more tokens than `cutoff_len` leaves of the row."""
+    of one row have. `cutoff_len` cuts an image of `rows_over` rows."""
 
     images: int
     rows: int
@@ -309,7 +309,7 @@ def _image_totals(selection: RowSelection, trained: Positions) -> ImageTotals | 
         per_epoch=tokens * step,
         mean=round(tokens / images),
         longest=int(rows["image_tokens"].max()),
-        rows_over=int(np.count_nonzero(rows["image_tokens"] > rows["kept_tokens"])) * step,
+        rows_over=int(np.count_nonzero(selection.are_images_cut[trained])) * step,
     )
 
 

@@ -76,7 +76,7 @@ def quality_issues(
         found = positions[rows["issues"] & (1 << bit) != 0]
         if len(found):
             yield issue(kind, len(found), selection.places(found), message)
-    for kind, found, message in _cut_rows(rows):
+    for kind, found, message in _cut_rows(rows, selection.are_images_cut[positions]):
         yield issue(kind, len(found), selection.places(positions[found]), message)
     evaluated_prompts = selection.rows["prompt_hash"][evaluated]
     is_leaked = np.isin(evaluated_prompts, prompts)
@@ -91,15 +91,15 @@ def quality_issues(
                     f"rows that share {NEAR_THRESHOLD:.0%} of their word pairs with an earlier row")  # fmt: skip
 
 
-def _cut_rows(rows: NDArray[Any]) -> Iterator[tuple[str, Positions, str]]:
+def _cut_rows(rows: NDArray[Any], are_images_cut: NDArray[np.bool_]) -> Iterator[tuple[str, Positions, str]]:
     """Yield kind, rows and message of the issues that `cutoff_len` causes; the most severe rows come first. `rows`: an
-    array of row_scan.ROW."""
+    array of row_scan.ROW. `are_images_cut`: True for each row of which an image is cut."""
     lost = rows["cut_answer_tokens"]
     if cut := int(np.count_nonzero(lost)):
         share = int(lost.sum()) / max(int(rows["answer_tokens"].sum()), 1)
         message = f"lose their end to `cutoff_len`: {share:.1%} of all answer tokens"
         yield "answers cut", np.argsort(-lost.astype(np.int64), kind="stable")[:cut], message
-    if len(over := np.flatnonzero(rows["image_tokens"] > rows["kept_tokens"])):
+    if len(over := np.flatnonzero(are_images_cut)):
         why = "the run stops at the first, because image features and image tokens do not match"
         yield "images cut", over, f"rows whose images have more tokens than `cutoff_len` leaves; {why}"
 

@@ -20,8 +20,10 @@ from validator.dataset import sequence_lengths
 from validator.dataset.recipe_datasets import FatalProblem, LoadedDataset
 from validator.errors import RecipeError
 from validator.knowledge import releases
+from validator.rows import truncation
 from validator.rows.media_columns import PLACEHOLDERS, missing_media_remedy
 from validator.rows.outcomes import ENDS_RUN, STATUS_REASONS, TRAINED
+from validator.rows.truncation import CutImages
 from validator.run.row_counts import parse_split
 from validator.run.settings import RunSettings
 from validator.wording import plural
@@ -107,11 +109,12 @@ class RowSelection:
     """The rows that a run trains and evaluates on. A position is the index of a row when the kept rows of all data sets
     stand one after the other.
 
-    `sequences` is the number of examples that the Trainer counts. `evaluated` is the number of evaluation rows. `drops`
-    counts dropped rows by the codes of rows/outcomes.py. `inexact_because` holds the reasons why the numbers are not
-    exact."""
+    `stage` is the training stage. `sequences` is the number of examples that the Trainer counts. `evaluated` is the
+    number of evaluation rows. `drops` counts dropped rows by the codes of rows/outcomes.py. `inexact_because` holds the
+    reasons why the numbers are not exact."""
 
     sets: list[LoadedDataset]
+    stage: str
     train: Positions = field(default_factory=lambda: _NO_ROWS)
     evaluation: Positions = field(default_factory=lambda: _NO_ROWS)
     sequences: int = 0
@@ -131,6 +134,12 @@ class RowSelection:
         """The kept rows of all data sets, one set after the other, as an array of row_scan.ROW."""
         parts = [one.rows.rows for one in self.sets]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    @cached_property
+    def are_images_cut(self) -> NDArray[np.bool_]:
+        """True for each of `rows` of which `cutoff_len` cuts an image, which ends the run."""
+        lengths = (self.rows[name] for name in ("image_tokens", "kept_tokens", "answer_tokens", "cut_answer_tokens"))
+        return np.asarray(truncation.are_images_cut(self.stage, *lengths))
 
     def find(self, position: int) -> tuple[LoadedDataset, int]:
         """Return the data set that holds the row at a position (index into `rows`), and the index of the row in that
@@ -167,7 +176,7 @@ class RowSelection:
 def select_rows(run: RunSettings, sets: list[LoadedDataset]) -> RowSelection:
     """Return the rows that the run trains and evaluates on, in their order, with the problems for which LLaMA-Factory
     would stop."""
-    selection = RowSelection(sets, problems=[problem for one in sets for problem in one.problems])
+    selection = RowSelection(sets, run.task.stage, problems=[problem for one in sets for problem in one.problems])
     if selection.problems:
         return selection
     absent = [one.name for one in sets if one.note]
@@ -182,7 +191,7 @@ def select_rows(run: RunSettings, sets: list[LoadedDataset]) -> RowSelection:
         except RecipeError as err:
             selection.problems.append(FatalProblem(run.workspace.recipe, str(err)))
             return selection
-        selection.problems += _fatal_row_problems(run, selection)
+        selection.problems += [*_fatal_row_problems(run, selection), *_cut_image_problems(run, selection)]
     codes, counts = np.unique(selection.rows["outcome"][selection.train], return_counts=True)
     selection.drops = Tally({int(code): int(rows) for code, rows in zip(codes, counts, strict=True) if code != TRAINED})
     selection.sequences = len(selection.train) - selection.drops.total() if absent else _count_sequences(run, selection)
@@ -257,6 +266,18 @@ def _fatal_row_problems(run: RunSettings, selection: RowSelection) -> Iterator[F
         yield FatalProblem(one.rows.place(number), message, remedy)
     if run.task.stage == "kto" and not len(fatal) and (at := _kto_row_without_turns(run, selection)) is not None:
         yield FatalProblem(selection.place(at), "has no turns; stage kto pairs the row after it with its answer")
+
+
+def _cut_image_problems(run: RunSettings, selection: RowSelection) -> Iterator[FatalProblem]:
+    """Yield the problem that `cutoff_len` cuts images of selected rows, unless the size of an image is not known."""
+    selected = selection.trained(np.concatenate((selection.train, selection.evaluation)))
+    positions = selected[selection.are_images_cut[selected]]
+    if not len(positions) or any("unread" in one.rows.image_faults for one in selection.sets):
+        return
+    step, rows = selection.row_step, selection.rows[positions]
+    cut = CutImages(len(rows) * step, int(rows["image_tokens"].max()), int(rows["tokens"].max()))
+    found = cut.found(int(run.args.number("cutoff_len")), f"{len(selected) * step:,} rows")
+    yield FatalProblem(selection.place(int(positions.min())), found, cut.remedy)
 
 
 def packing_batches(run: RunSettings, rows: Positions) -> Iterator[Positions]:

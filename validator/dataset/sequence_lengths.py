@@ -7,6 +7,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from validator.rows.truncation import CUTOFF_STEP
+
 
 def count_packed_sequences(lengths: Sequence[int], limit: int) -> int:
     """Return the number of sequences of at most `limit` tokens into which packing puts one batch of samples. Each
@@ -24,7 +26,6 @@ def count_packed_sequences(lengths: Sequence[int], limit: int) -> int:
 
 _HISTOGRAM_BARS = 16
 _UNCUT_SHARE = 0.995  # share of the samples that the recommended `cutoff_len` leaves whole
-_CUTOFF_STEP = 128  # tokens; recommended lengths are multiples of it
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def recommend_cutoff_len(ordered: Sequence[int], positions: int | None) -> int:
     """Return a recommended `cutoff_len`: the smallest multiple of 128 tokens that cuts at most one sample in 200. The
     result does not exceed `positions`, the longest sequence of the model (None: not known). `ordered` holds the lengths
     in ascending order."""
-    cutoff_len = -(-length_quantile(ordered, _UNCUT_SHARE) // _CUTOFF_STEP) * _CUTOFF_STEP
+    cutoff_len = -(-length_quantile(ordered, _UNCUT_SHARE) // CUTOFF_STEP) * CUTOFF_STEP
     return min(cutoff_len, positions) if positions else cutoff_len
 
 

@@ -48,8 +48,6 @@ EVALUATION_TOO_LONG = "evaluations would take a tenth of the run"
 _TOO_FEW_SAMPLES = f"that takes {_FEWEST_SAMPLES} samples or more"
 # Optimizer steps that a run is to have.
 _MIN_STEPS = 100
-# Tokens of a sample that are left for its text where its pictures make it long.
-_TEXT_TOKENS = 512
 
 
 @dataclass(frozen=True)
@@ -283,9 +281,7 @@ class NewRecipe:
     def length_with_images(self) -> int:
         """Maximum sample length in tokens: `length`, or a greater length if the images of a sample and some text need
         it."""
-        return (
-            self.length if self.image_tokens <= self.length else -(-(self.image_tokens + _TEXT_TOKENS) // 1024) * 1024
-        )
+        return self.length if self.image_tokens <= self.length else multimodal.cutoff_for_media(self.image_tokens)
 
     def _settings(self) -> Iterator[tuple[str, Any]]:
         yield "model_name_or_path", self.model.name

@@ -3,9 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 # Tokens of one sample: in all, after `cutoff_len`, of its answers, and how many of the answers' tokens are cut.
 SampleLengths = tuple[int, int, int, int]
+CUTOFF_STEP = 128  # tokens; a recommended `cutoff_len` is a multiple of it
+
+
+class CutImages(NamedTuple):
+    """Rows of which `cutoff_len` cuts an image, so that the run stops at the first: how many there are, the most tokens
+    that the images of one have, and the most tokens that one has in all."""
+
+    rows: int
+    tokens: int
+    longest: int
+
+    def found(self, cutoff_len: int, of: str) -> str:
+        """Return what is found, as the beginning of a message. `of`: the rows that were looked at."""
+        return f"`cutoff_len: {cutoff_len}` cuts images of up to {self.tokens:,} tokens in {self.rows:,} of {of}"
+
+    @property
+    def remedy(self) -> str:
+        """The `cutoff_len` that cuts none of these images, as the end of a message."""
+        sufficient = (self.longest // CUTOFF_STEP + 1) * CUTOFF_STEP
+        return f"set `cutoff_len: {sufficient}`, or a smaller `image_max_pixels`"
+
+
+def are_images_cut(stage: str, images: Any, kept: Any, answers: Any, cut_answers: Any) -> Any:
+    """Return True for a sample of which `cutoff_len` cuts an image, however early in the prompt the images stand.
+    `images`: tokens of its images; `kept`, `answers`, `cut_answers`: of its SampleLengths. All are numbers, or arrays
+    with one number for each sample. Of preference pairs, whose answers are counted together, the longer is not known,
+    and images count as cut that are longer than what is left of both prompt and answer."""
+    return images > (kept - (answers - cut_answers) if stage in ("sft", "kto") else kept)
 
 
 def infer_seqlen(source: int, target: int, limit: int) -> tuple[int, int]:

@@ -1,5 +1,5 @@
-"""TRA911, TRA914 to TRA920, TRA929, TRA939 and TRA940: multimodal models: which of their parts train, how their samples
-are cut and packed, and what stops the run or corrupts gradients."""
+"""TRA911, TRA914 to TRA920, TRA929 and TRA939 to TRA941: multimodal models: which of their parts train, how their
+samples are cut and packed, and what stops the run or corrupts gradients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from validator.physics import Workload
 from validator.recipe.safe_read import read_json
 from validator.rules import subjects
 from validator.rules.rule import ERROR, WARNING, Findings, remove_keys, rule, set_value
-from validator.run import image_tokens, model_files, multimodal, row_images
+from validator.run import first_rows, image_tokens, model_files, multimodal, row_images
 from validator.run.model_parts import is_decoder_trained
 from validator.run.settings import RunSettings
 
@@ -78,7 +78,8 @@ def pictures_cut(run: RunSettings, model: Model) -> Findings:
 
     Why: a sample is cut wherever `cutoff_len` falls, within a picture, too; the first such sample ends the run with
     "Image features and image tokens do not match". Pictures count as large as `image_max_pixels` lets them be, and as
-    many as the fullest of the first rows has; where only the registry is at hand, one.
+    many as the fullest of the first rows has; where only the registry is at hand, one. Where all rows and the sizes of
+    their images are at hand, TRA941 judges by these.
     Source: llamafactory/data/processor/supervised.py:SupervisedDatasetProcessor._encode_data_example
     Fix: a larger `cutoff_len`, or a smaller `image_max_pixels` (films: `video_max_pixels`, `video_maxlen`).
     """
@@ -86,14 +87,30 @@ def pictures_cut(run: RunSettings, model: Model) -> Findings:
         return
     if not any(dataset.attr.has_images for dataset in run.data.datasets):
         return
+    if row_images.are_all_known(run) or first_rows.cut_images(run):
+        return
     tokens, limit = multimodal.max_media_tokens(run, model, run.data.datasets), int(run.args.number("cutoff_len"))
     smaller = any(tower.patch_size and not tower.fixed_tokens for tower in model.arch.towers)
     if tokens > limit > 0:
-        found = f"the pictures of a sample take up to {tokens:,} tokens, but `cutoff_len` is {limit:,}"
-        remedy = (
-            f"set `cutoff_len: {-(-tokens // 1024) * 1024}`{', or a smaller `image_max_pixels`' if smaller else ''}"
-        )
-        yield "cutoff_len", f"{found}, so the run stops at a picture that is cut; {remedy}"
+        found = f"the images of a sample take up to {tokens:,} tokens, but `cutoff_len` is {limit:,}"
+        remedy = f"set `cutoff_len: {multimodal.cutoff_for_media(tokens)}`"
+        remedy += ", or a smaller `image_max_pixels`" if smaller else ""
+        yield "cutoff_len", f"{found}, so the run stops at an image that is cut; {remedy}"
+
+
+@rule("TRA941", ERROR, about=subjects.model)
+def images_cut(run: RunSettings, model: Model) -> Findings:
+    """`cutoff_len` cuts an image.
+
+    Why: a sample is cut wherever `cutoff_len` falls, within an image, too; the first such sample ends the run with
+    "Image features and image tokens do not match". Looked at are the images of the first rows, by the sizes in their
+    headers; `data` looks at all rows.
+    Source: llamafactory/data/processor/supervised.py:SupervisedDatasetProcessor._encode_data_example
+    Fix: a larger `cutoff_len`, or a smaller `image_max_pixels`.
+    """
+    if model.modules and run.task.trains and run.task.stage != "pt" and (cut := first_rows.cut_images(run)):
+        found = cut.found(int(run.args.number("cutoff_len")), run.data.sampled_in_words)
+        yield "cutoff_len", f"{found}, and the run stops at the first; {cut.remedy}"
 
 
 @rule("TRA939", WARNING, about=subjects.model)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from validator.rows.converter import FatalRowError, Sample
 from validator.rows.outcomes import row_checker
 from validator.rows.token_estimate import TextEstimator
-from validator.rows.truncation import SampleLengths
+from validator.rows.truncation import CutImages, SampleLengths, are_images_cut
 from validator.run.chat_template import ChatTemplate, recipe_template, sample_lengths, sample_texts
 from validator.run.image_tokens import image_counter
 from validator.run.row_images import first_row_images
@@ -23,10 +23,12 @@ FEWEST, EXPECTED, MOST = 0.9, 1.0, 1.3
 
 class FirstRow(NamedTuple):
     """A row that is trained on. `turns`: tokens of its turns; of a preference pair, the last two are its answers.
-    `has_media`: its data set has images, videos or audio; their tokens are in `turns` if `is_counted`."""
+    `images`: tokens of its images. `has_media`: its data set has images, videos or audio; their tokens are in `turns`
+    if `is_counted`."""
 
     sample: Sample
     turns: tuple[int, ...]
+    images: int
     has_media: bool
     is_counted: bool
 
@@ -60,7 +62,19 @@ def _read_rows(run: RunSettings) -> Iterator[FirstRow]:
             continue
         turns = tuple(sum(estimator.count(pieces)) + added for pieces, added in texts)
         has_media = dataset.attr.has_media and stage != "pt"
-        yield FirstRow(sample, turns, has_media, bool(images) or not has_media)
+        image_tokens = sum(each.sequence for each in tokens)
+        yield FirstRow(sample, turns, image_tokens, has_media, bool(images) or not has_media)
+
+
+def cut_images(run: RunSettings) -> CutImages | None:
+    """Return the first rows of which `cutoff_len` cuts an image; None if there is none, or if the sizes of the images
+    are not known."""
+    template, cut = recipe_template(run, TextEstimator()), list[tuple[int, int]]()
+    for row in filter(lambda row: row.images, first_rows(run)):
+        full, *kept = row.lengths(run, template)
+        if are_images_cut(run.task.stage, row.images, *kept):
+            cut.append((row.images, full))
+    return CutImages(len(cut), *map(max, zip(*cut, strict=True))) if cut else None
 
 
 def text_rows(run: RunSettings) -> list[FirstRow]:

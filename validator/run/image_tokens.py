@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from struct import pack, unpack
 from typing import Any, NamedTuple
@@ -46,11 +47,18 @@ class ImageCounter:
         """True if the tokens of images stand before all turns, whatever the place of <image>."""
         return bool(self.plugin.get("in_front"))
 
-    @property
+    @cached_property
     def largest(self) -> ImageTokens | None:
-        """Tokens of the largest square image that the recipe allows, which stands for one whose size is not known."""
-        side = max(math.isqrt(self.max_pixels), 1)
-        return self.count(ImageSize(side, side))
+        """The most tokens of an image that the recipe allows, which stand for an image whose size is not known. Sides
+        are rounded to whole tokens, so that a square is not the longest. An image counts as at most four times as long
+        as wide."""
+        pixels = max(min(self.max_pixels, _MAX_PIXELS), 1)
+        side = math.isqrt(pixels)
+        token_side = self.facts["patch"] * self.facts["merge"]
+        rounded_up = range(token_side // 2, side, token_side)  # the least sides that become one token longer
+        shapes = [(pixels // each, each) for each in (side, *rounded_up) if each and 2 * each >= side]
+        found = [self.count(ImageSize(*shape)) for long, short in shapes for shape in ((long, short), (short, long))]
+        return max(filter(None, found), default=None)
 
     def count(self, size: ImageSize) -> ImageTokens | None:
         """Return the tokens of an image of this size; None if Pillow, LLaMA-Factory or the processor refuses the image,

@@ -12,6 +12,7 @@ from validator.knowledge.models import Model
 from validator.physics import Tower, TowerWorkload
 from validator.run.adapted_modules import adapted_modules
 from validator.run.dataset_registry import Dataset
+from validator.run.image_tokens import image_counter
 from validator.run.model_parts import part_words
 from validator.run.settings import RunSettings
 
@@ -83,6 +84,9 @@ def _trained_tower_layers(run: RunSettings, model: Model, tower: Tower) -> int:
 
 
 # How much is read.
+
+# Tokens of a sample that are left for its text where its images make it long.
+_TEXT_TOKENS = 512
 
 # Data sets of LLaMA-Factory's own registry whose samples have one picture each.
 _DATASETS_WITH_IMAGES = frozenset(
@@ -187,6 +191,15 @@ def _tower_tokens_per_token(model: Model, tower: Tower) -> int:
 def max_media_tokens(run: RunSettings, model: Model, datasets: Iterable[Dataset]) -> int:
     """Return the most decoder tokens that the images and videos of one sample become. The sample has as many as the
     fullest of the data sets' first rows, or one image if no row can be read."""
+    media, counter = _media_of_fullest_row(run, datasets) or _ONE_OF_EACH, image_counter(run)[0]
+    if counter and counter.largest and not media["videos"]:
+        return media["images"] * counter.largest.sequence
+    return _media_tokens_by_area(run, model, datasets)
+
+
+def _media_tokens_by_area(run: RunSettings, model: Model, datasets: Iterable[Dataset]) -> int:
+    """Return the decoder tokens of one sample's images and videos at the pixels that the recipe allows, without
+    rounding and without the marks around an image."""
     media = _media_of_fullest_row(run, datasets) or _ONE_OF_EACH
     if not media["images"] and not media["videos"]:
         return 0
@@ -198,12 +211,17 @@ def max_media_tokens(run: RunSettings, model: Model, datasets: Iterable[Dataset]
     return max(read, default=0)
 
 
+def cutoff_for_media(tokens: int) -> int:
+    """Return a `cutoff_len` for samples whose images and videos have so many tokens, and some text."""
+    return -(-(tokens + _TEXT_TOKENS) // 1024) * 1024
+
+
 def usual_media_tokens(
     run: RunSettings, model: Model, datasets: Iterable[Dataset], published: Sequence[PublishedFacts]
 ) -> int:
     """Return the decoder tokens of one sample's images at the image size that is published for the data sets.
     `published`: the recipe's data sets as data/sets.yaml describes them (`DataSources.published`)."""
-    return math.ceil(_usual_share(run, published) * max_media_tokens(run, model, datasets))
+    return math.ceil(_usual_share(run, published) * _media_tokens_by_area(run, model, datasets))
 
 
 def with_published_images(

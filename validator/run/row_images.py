@@ -31,6 +31,11 @@ def first_row_images(run: RunSettings) -> list[RowImages]:
     return found
 
 
+def are_all_known(run: RunSettings) -> bool:
+    """True if the first rows are all rows of the run, and the sizes of their images are known."""
+    return len(first_row_images(run)) >= (run.data.local_rows or 1)
+
+
 def usual_tower_tokens(run: RunSettings) -> int | None:
     """Return the tokens of the vision tower for the images of a usual row; None if the first rows do not tell."""
     rows = first_row_images(run)
