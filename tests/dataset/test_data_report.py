@@ -112,7 +112,9 @@ def test_drops_name_reason_and_rows(tmp_path: Path) -> None:
     rows[4]["output"] = None
     result = report_on(tmp_path, rows)
     assert result.drops == [DroppedRows("no answer: null, missing, or not text", 1, [f"{tmp_path}/rows.jsonl:5"])]
-    assert result.rows == RowCounts(read=20, selected=20, dropped=1, trained=19, evaluated=0, sequences=19, exact=True)
+    assert result.rows == RowCounts(
+        read=20, selected=20, dropped=1, trained=19, evaluated=0, evaluation_dropped=0, sequences=19, exact=True
+    )
 
 
 def test_the_longest_batch_needs_less_than_cutoff_len(tmp_path: Path) -> None:
@@ -258,6 +260,14 @@ def test_rows_that_are_not_counted_are_told(tmp_path: Path, more: int, keys: dic
 def test_a_dropped_row_is_not_counted(tmp_path: Path) -> None:
     report = report_on(tmp_path, [*clean(50), {"instruction": "a", "input": "", "output": None}])
     assert [*data_text.rows_not_counted(report)] == ["here: 50 of the 51 rows that were read; 1 dropped"]
+
+
+def test_a_dropped_row_of_the_evaluation_is_not_left_out_by_the_recipe(tmp_path: Path) -> None:
+    bad = [{"instruction": f"a {n}", "input": "", "output": None} for n in range(20)]
+    report = report_on(tmp_path, [*clean(50), *bad], val_size=0.5)
+    (told,) = data_text.rows_not_counted(report)
+    assert report.rows.evaluation_dropped
+    assert told.endswith(f"20 dropped, {report.rows.evaluation_dropped} of them of the evaluation")
 
 
 PAIR_ENTRY = {"ranking": True, "columns": {"prompt": "instruction", "chosen": "output", "rejected": "worse"}}

@@ -93,10 +93,7 @@ def test_a_length_with_which_the_run_does_not_fit_is_told(tmp_path: Path) -> Non
     assert predict(run).verdict == "fits"
     told = CliRunner().invoke(cli.group, ["data", str(tmp_path / "recipe.yaml")]).stdout
     assert "`cutoff_len: 7168` would cut at most one in 200, but this run fits up to " in told
-    assert (
-        f" up to {fits // 100 * 100:,} tokens a sample; `lmf-recipes plan … --cutoff-len 7168 --write OTHER.yaml`"
-        in told
-    )
+    assert f" up to {fits // 100 * 100:,} tokens a sample; `lmf-recipes explain RECIPE cutoff_len=7168`" in told
     assert predict(run.updated({"cutoff_len": fits})).verdict == "fits"
     assert predict(run.updated({"cutoff_len": fits + fits // 20})).verdict != "fits"
 

@@ -55,14 +55,16 @@ class DatasetSummary:
 class RowCounts:
     """Numbers of rows. `read` is the number of rows in the files, `selected` the number that is left for training after
     splits, `max_samples` and rows held back for evaluation. LLaMA-Factory drops `dropped` of these rows and trains on
-    `trained`; `evaluated` is the number of evaluation rows. `sequences` is the number of examples that the Trainer
-    counts. `exact` is true if the real run has the same numbers."""
+    `trained`; `evaluated` is the number of evaluation rows, without the `evaluation_dropped` that are dropped.
+    `sequences` is the number of examples that the Trainer counts. `exact` is true if the real run has the same
+    numbers."""
 
     read: int
     selected: int
     dropped: int
     trained: int
     evaluated: int
+    evaluation_dropped: int
     sequences: int
     exact: bool
 
@@ -206,6 +208,7 @@ def build_report(run: RunSettings, near: bool | None, report: OnRows) -> DataRep
             dropped=selection.drops.total(),
             trained=len(trained) * selection.row_step,
             evaluated=selection.evaluated,
+            evaluation_dropped=len(selection.evaluation) * selection.row_step - selection.evaluated,
             sequences=selection.sequences,
             exact=exact,
         ),

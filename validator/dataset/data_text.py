@@ -103,6 +103,7 @@ def tokens_sentence(report: DataReport) -> str:
     tokens = report.tokens
     how = f"by {tokens.source}" if tokens.exact else tokens.source
     images = f", {report.images.per_epoch:,} of images" if report.images else ""
+    images += " before any is cut" if report.images and report.images.rows_over else ""
     answers = f"{tokens.answers_per_epoch:,} of them answers"
     if report.stage in _PAIRED_STAGES:
         both = f"{tokens.answers_per_epoch:,}"
@@ -141,7 +142,10 @@ def rows_not_counted(report: DataReport) -> Iterator[str]:
     are such rows."""
     rows, amount = report.rows, report.amount
     repeated = sum(one.rows for one in report.quality if one.kind == "exact duplicates")
-    why = {"for evaluation": rows.evaluated, "dropped": rows.dropped, "repeated": repeated}
+    dropped = (
+        f"dropped, {rows.evaluation_dropped:,} of them of the evaluation" if rows.evaluation_dropped else "dropped"
+    )
+    why = {"for evaluation": rows.evaluated, dropped: rows.dropped + rows.evaluation_dropped, "repeated": repeated}
     why["left out by the recipe"] = rows.read - amount.rows - sum(why.values())
     if amount.unit == guidance.SAMPLE_UNIT and amount.rows < rows.read:
         others = ", ".join(f"{number:,} {words}" for words, number in why.items() if number > 0)

@@ -87,28 +87,36 @@ def _in_two_digits(tokens: int) -> str:
 
 
 def fitting_length(run: RunSettings, longest: int) -> int | None:
-    """Return up to how many tokens a sample may have for the run to fit its devices, if it would not fit with samples
-    of `longest` tokens. None if it would, if the shortest samples do not fit either, or if that is not known without a
-    simulation."""
+    """Return the `cutoff_len` up to which the run fits its devices, if it would not fit with one of `longest` tokens,
+    to about 2 %. None if it would, if the shortest samples do not fit either, or if that is not known without a
+    simulation. A longer `cutoff_len` also leaves room for longer images."""
     prediction = predict(run)
     if run.machine is None or prediction.is_simulated or prediction.device_memory is None:
         return None
-    own = min(int(run.args.number("cutoff_len")), longest)
-    fits = prediction.longest_samples("fits", own, longest)
-    fits = fits or prediction.longest_samples("fits", min(_LEAST_TOKENS, longest), longest)
-    return fits if fits and fits < longest else None
+
+    def fits(length: int) -> bool:
+        return bool(predict(run.updated({"cutoff_len": length})).longest_samples("fits", length, length))
+
+    own, most = min(int(run.args.number("cutoff_len")), longest), longest
+    least = own if fits(own) else min(_LEAST_TOKENS, longest)
+    if fits(most) or not fits(least):
+        return None
+    while most - least > max(8, least // 50):
+        middle = (least + most) // 2
+        least, most = (middle, most) if fits(middle) else (least, middle)
+    return least
 
 
 def longer_samples_in_words(own: int, cutoff_len: int, fits: int | None) -> str:
     """Return the end of a message that proposes a longer `cutoff_len` than `own`, that of the recipe: that the run fits
-    up to a shorter length only, and what to ask for a run that fits. `fits`: that length in tokens; None if the run
-    fits with the longer ones."""
+    up to a shorter length only, and what to ask for changes with which it fits. `fits`: that length in tokens; None if
+    the run fits with the longer ones."""
     if fits is None:
         return ""
-    plan = f"`lmf-recipes plan … --cutoff-len {cutoff_len} --write OTHER.yaml` looks for one that fits"
+    changes = f"`lmf-recipes explain RECIPE cutoff_len={cutoff_len}` looks for changes with which it fits"
     rounded = _in_two_digits(fits)  # no shorter than `own`, with which it fits
     up_to = f"{own:,} tokens" if own <= fits and _in_two_digits(own) == rounded else rounded
-    return f", but this run fits up to {up_to} a sample; {plan}"
+    return f", but this run fits up to {up_to} a sample; {changes}"
 
 
 def _pictures(run: RunSettings) -> Iterator[Assumption]:

@@ -239,12 +239,17 @@ def with_published_images(
     )
 
 
-def with_tower_tokens(model: Model, tokens: int, encodings: tuple[TowerWorkload, ...]) -> tuple[TowerWorkload, ...]:
-    """Return the workloads of the model's towers for samples whose images have so many tower tokens. 0 leaves the
-    workloads as they are: LLaMA-Factory puts a blank image into a batch without images. `encodings`: the workloads as
-    `tower_encodings` returns them."""
+def with_tower_tokens(
+    run: RunSettings, model: Model, tokens: int, encodings: tuple[TowerWorkload, ...]
+) -> tuple[TowerWorkload, ...]:
+    """Return the workloads of the model's towers for samples whose images have so many tower tokens, at most as many
+    as `cutoff_len` holds. 0 leaves the workloads as they are: LLaMA-Factory puts a blank image into a batch without
+    images. `encodings`: the workloads as `tower_encodings` returns them."""
+    longest = run.batch.max_tokens
     return tuple(
-        encoding._replace(tokens=tokens) if tower.patch_size and tokens else encoding
+        encoding._replace(tokens=min(tokens, longest * _tower_tokens_per_token(model, tower)))
+        if tower.patch_size and tokens
+        else encoding
         for tower, encoding in zip(model.arch.towers, encodings, strict=True)
     )
 

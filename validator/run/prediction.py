@@ -186,7 +186,7 @@ class Prediction:
         if self.run.model is None or self.is_simulated or not self.workloads:
             return None
         release, work = next(iter(self.workloads.items()))
-        towers = multimodal.with_tower_tokens(self.run.model, tower_tokens, work.towers)
+        towers = multimodal.with_tower_tokens(self.run, self.run.model, tower_tokens, work.towers)
         return self._estimates({release: work._replace(length=length, eval_length=length, towers=towers)})[release]
 
     @property

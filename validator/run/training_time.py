@@ -236,7 +236,7 @@ def _workload_at_length(run: RunSettings, lengths: Sequence[float], tower_tokens
     if any(each.tokens for each in work.towers) and tower_tokens is None:
         tower_tokens = row_images.usual_tower_tokens(run)
     if tower_tokens is not None:
-        work = work._replace(towers=multimodal.with_tower_tokens(run.model, tower_tokens, work.towers))
+        work = work._replace(towers=multimodal.with_tower_tokens(run, run.model, tower_tokens, work.towers))
     elif any(each.tokens for each in work.towers):
         work = work._replace(towers=multimodal.with_published_images(run, run.model, run.data.published, work.towers))
     if run.batch.packing:
