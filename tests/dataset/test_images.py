@@ -112,6 +112,12 @@ def test_images_that_cutoff_len_cuts_end_the_run_and_the_remedy_suffices() -> No
     assert report(rows, pictures, cutoff_len=512)["problems"] == []
 
 
+def test_rows_that_end_the_run_beyond_those_shown_are_counted() -> None:
+    bad = [{**row(n, "a.pgm"), "images": ["a.pgm", "a.pgm"]} for n in range(5)]
+    problems = report([*bad, row(5, "a.pgm")], {"a.pgm": picture(1)})["problems"]
+    assert [problem["message"].endswith("(and 2 more rows are wrong)") for problem in problems] == [False, False, True]
+
+
 def test_images_of_unknown_size_stop_nothing_for_sure() -> None:
     assert report([row(0, "a.pgm")], {"a.pgm": b"\0\0\0 ftypheic"}, cutoff_len=100)["problems"] == []
 

@@ -101,6 +101,7 @@ def train_test_split(count: int, size: float, seed: int) -> tuple[Positions, Pos
     return shuffled[evaluated:], shuffled[:evaluated]
 
 
+_SHOWN_FATAL_ROWS = 3
 _MAX_NUM_SAMPLES = 100_000_000  # rows that `num_samples` may ask for: 8 bytes each
 
 
@@ -245,12 +246,14 @@ def _interleave_probs(run: RunSettings) -> list[float] | None:
 
 
 def _fatal_row_problems(run: RunSettings, selection: RowSelection) -> Iterator[FatalProblem]:
-    """Yield the problems of selected rows that end the run, for at most three rows. Rows of which a media file is
+    """Yield the problems of selected rows that end the run, for at most three rows; the last says how many more there
+    are. Rows of which a media file is
     missing are one problem. In stage kto, also yield the problem of a row without an answer that precedes a trained
     row."""
     incomplete: set[str] = set()
     positions = np.concatenate((selection.train, selection.evaluation))
-    fatal = positions[selection.rows["outcome"][positions] == ENDS_RUN][:3]
+    every = positions[selection.rows["outcome"][positions] == ENDS_RUN]
+    fatal = every[:_SHOWN_FATAL_ROWS]
     for position in fatal:
         one, index = selection.find(int(position))
         number = max(number for number in one.rows.fatal if number // one.rows.row_step == index)
@@ -263,6 +266,8 @@ def _fatal_row_problems(run: RunSettings, selection: RowSelection) -> Iterator[F
             total = len(missing) + int(np.count_nonzero(one.rows.rows["media_hash"])) * one.rows.row_step
             message += f" (files are missing in {len(missing):,} of {total:,} rows)" if total > 1 else ""
             remedy = missing_media_remedy(missing, total, run.data.folders_near(one.dataset))
+        elif position == fatal[-1] and len(every) > len(fatal):
+            message += f" (and {(len(every) - len(fatal)) * selection.row_step:,} more rows are wrong)"
         yield FatalProblem(one.rows.place(number), message, remedy)
     if run.task.stage == "kto" and not len(fatal) and (at := _kto_row_without_turns(run, selection)) is not None:
         yield FatalProblem(selection.place(at), "has no turns; stage kto pairs the row after it with its answer")

@@ -90,7 +90,8 @@ def find_installed(folders: tuple[str, ...] | None = None) -> InstalledPackages:
 
 
 def _folders_of_program(path: str | None) -> tuple[str, ...]:
-    """Return the site-packages folders of the Python that the first line of a script (`#!…`) names. The result is empty
+    """Return the site-packages folders of the Python that the first line of a script (`#!…`) names, and the folders
+    that `.pth` files in them add to the search path, as Python's module `site` does on start. The result is empty
     if there is no script (`path` is None), if its first line names no Python, or if it names the Python that runs this
     program."""
     if path is None:
@@ -101,8 +102,12 @@ def _folders_of_program(path: str | None) -> tuple[str, ...]:
     if python == first or python == sys.executable or not Path(python).name.startswith("python"):
         return ()
     root = Path(python).parent.parent
-    return tuple(str(folder) for name in ("site-packages", "dist-packages")
-                 for folder in sorted(root.glob(f"lib*/python3*/{name}")))  # fmt: skip
+    folders = [folder for name in ("site-packages", "dist-packages")
+               for folder in sorted(root.glob(f"lib*/python3*/{name}"))]  # fmt: skip
+    lines = ((folder, line.strip()) for folder in folders for file in sorted(folder.glob("*.pth"))
+             for line in file.read_text("utf-8", errors="replace").splitlines())  # fmt: skip
+    added = [folder / line for folder, line in lines if line and not line.startswith(("#", "import"))]
+    return tuple(map(str, (*folders, *filter(Path.is_dir, added))))
 
 
 def has_packaging() -> bool:
