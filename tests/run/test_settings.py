@@ -294,6 +294,7 @@ SUBJECTS = {
     ("run/model_files", "hub_datasets", "hf_hub_url"): "the address itself",
     ("run/dataset_registry", "published", "hf_hub_url"): "the address itself",
     ("run/dataset_registry", "why_not_here", "hf_hub_url"): "the address itself",
+    ("check/find_files", "_recipes_reading", "deepspeed"): "the file that the value names",
     ("catalogue/recipe_diff", "compare_recipes", "deepspeed"): "compares what two files say",
     ("catalogue/recipe_copy", "find_dependencies", "deepspeed"): "copies the file that the value names",
     ("run/dataset_registry", "package", "cloud_file_name"): "the package that the address needs",
