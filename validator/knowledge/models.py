@@ -114,8 +114,9 @@ def successor_ids() -> dict[str, str]:
     return {older: key for key, replaced in yaml_table("models").matching(_REPLACES) for older in replaced.split(", ")}
 
 
-# Starts of the licences of each owner's models that Hugging Face asks to be accepted before it gives the weights.
-_GATED_LICENCES = {"meta-llama": ("llama",), "google": ("gemma",), "mistralai": ("mistral-research", "mnpl")}
+# Starts of the licences of each owner's models that Hugging Face asks to be accepted before it gives the weights
+# (`extra_gated` fields of their cards, such as that of google/gemma-3-27b-pt). Others may be gated, too.
+_GATED_LICENCES = {"meta-llama": ("llama",), "google": ("gemma",)}
 
 
 def gated_licence(name: str) -> str:

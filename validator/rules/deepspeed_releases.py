@@ -84,7 +84,8 @@ def shard_groups_refused(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -
     Why: MiCS (`mics_shard_size`) asks for parameters made under `deepspeed.zero.MiCS_Init`, and transformers makes them
     under `deepspeed.zero.Init`: after loading every rank stops with "Sharded parameters don't have the MiCS_CommGroups
     attached". hpZ stops before loading with "is not divisible by" where its groups do not divide the devices.
-    Source: deepspeed/runtime/zero/mics.py:MiCS_Optimizer, transformers/modeling_utils.py:get_init_context,
+    Source: deepspeed/runtime/zero/mics.py:MiCS_Optimizer,
+    transformers/modeling_utils.py:PreTrainedModel.get_init_context,
     deepspeed/utils/groups.py:_create_zero_param_parallel_group
     Fix: `zero_hpz_partition_size` with the devices of a node, or FSDP with HYBRID_SHARD.
     """
