@@ -113,7 +113,7 @@ def _sample_lines(rows: AnswerRows) -> Iterator[str]:
     first = rows.machines[0]
     each = f", of some {first.mean_tokens} each" if first.mean_tokens else ""
     differ = len({offer.effective_batch for offer in rows.machines if offer.fits}) > 1
-    steps = "; batch: samples of an optimizer step, of which more make fewer steps" if differ else ""
+    steps = "; batch: samples of an optimizer step; a larger batch makes fewer steps" if differ else ""
     yield from wrap_to_terminal(f"note: times are for samples cut at {first.cutoff_len} tokens{each}{steps}")
     if rows.plans and rows.plans[0].by_length:
         yield from wrap_to_terminal(

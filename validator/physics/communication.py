@@ -28,15 +28,16 @@ _START_SECONDS, _HOP_SECONDS = 25e-6, 2e-6
 _SHARE_THROUGH_HOST_MEMORY = 0.365
 
 
-# The devices that form one ring. second copy: those that hold a second copy of the weights among them (hpZ). across:
-# one device of each node, for each device of a node one ring.
+# The devices that exchange data in one ring. all: all devices of the run. node: the devices of one node. second copy:
+# the devices that hold a second copy of the weights among them (hpZ). across: one device of each node; each device of a
+# node is in a ring of its own.
 Ring = Literal["all", "node", "second copy", "across"]
 
 
 class Collective(NamedTuple):
-    """`calls` collective operations that carry tensors of `size` bytes in total. Every byte goes round the ring
-    `rounds` times: once in an all-gather or a reduce-scatter, twice in an all-reduce. In rings `across` nodes, `size`
-    is that of all rings together, which share the network of a node."""
+    """A number of collective operations, `calls`, that carry tensors of `size` bytes in total. Every byte goes round
+    the ring `rounds` times: once in an all-gather or a reduce-scatter, twice in an all-reduce. For the ring `across`,
+    `size` is the sum over the rings of all devices of a node, because these share the node's network."""
 
     size: float
     rounds: int
@@ -120,6 +121,7 @@ def communication_seconds(
 
 
 def communication_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[OverlapWindow]:
+    """Yield all communication of one optimizer step, in the parts of the step in which it runs."""
     match step.strategy.gathers:
         case "module":
             return _zero3_windows(step, micro_batch)
