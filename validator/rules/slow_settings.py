@@ -20,7 +20,7 @@ from validator.run.prediction import predict
 from validator.run.sample_lengths import estimate_sample_lengths, expected_longest
 from validator.run.schedule import evaluation_interval, save_interval, written_checkpoints
 from validator.run.settings import RunSettings
-from validator.run.training_time import predict_training_time, time_ratio, usual_time_ratio
+from validator.run.training_time import TrainingTime, predict_training_time, time_ratio, usual_time_ratio
 from validator.run.variants import ArgumentChanges, with_arguments
 from validator.wording import two_digits
 
@@ -176,8 +176,9 @@ def evaluated_or_saved_too_often(run: RunSettings) -> Findings:
     """
     written = predict(run).checkpoint_bytes * (written_checkpoints(run) or 0)
     asked = run.evaluation.runs or written > _MIN_CHECKPOINT_BYTES
-    for what, part in _PARTS.items() if asked else ():
-        if share := _wasted_share(run, part):
+    timed = predict_training_time(run) if asked else None
+    for what, part in _PARTS.items():
+        if share := _wasted_share(run, timed, part):
             rarer = rarer_settings(run, what)
             remedy = f"set {together(rarer)}" if rarer else _FEWER_SAMPLES
             yield f"{what}_steps", f"{part} take {share:.0%} of the run; {remedy}"
@@ -187,10 +188,9 @@ _PARTS = {"eval": RunPart.EVALUATIONS, "save": RunPart.SAVES}
 _FEWER_SAMPLES = "fewer evaluations do not suffice; evaluate fewer samples, by a smaller `val_size` or `eval_dataset`"
 
 
-def _wasted_share(run: RunSettings, part: RunPart) -> float:
-    """Return the share of the run's time that evaluations or checkpoints waste. The checkpoint at the end is one that
-    no setting spares."""
-    timed = predict_training_time(run)
+def _wasted_share(run: RunSettings, timed: TrainingTime | None, part: RunPart) -> float:
+    """Return the share of the run's time that evaluations or checkpoints waste; 0 if the time is not known. `timed`:
+    the predicted time of the run. The checkpoint at the end is not counted, because no setting avoids it."""
     if timed is None or timed.run is None or not timed.steps:
         return 0.0
     last_alone = part is RunPart.SAVES and save_interval(run, timed.steps) >= timed.steps
@@ -205,12 +205,13 @@ def rarer_settings(run: RunSettings, what: str) -> ArgumentChanges | None:
     every = (evaluation_interval if what == "eval" else save_interval)(run, steps)
     changes: ArgumentChanges = {}
     rarer = run
-    while _wasted_share(rarer, part):
+    while _wasted_share(rarer, timed, part):
         if every >= steps:
             return None
         every = min(2 * every or max(1, steps // 10), steps)
         changes = interval_settings(run, what, every)
         rarer = with_arguments(run, changes)
+        timed = predict_training_time(rarer)
     return changes
 
 
