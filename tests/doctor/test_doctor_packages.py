@@ -251,6 +251,7 @@ def test_the_python_of_llamafactory_is_the_one_that_is_read(tmp_path: Path, monk
     assert find_installed().all_versions == {"llamafactory": "0.9.3"}
     site(tmp_path / "shared", {"torch": "2.8.0"})
     write(tmp_path / "venv/lib/python3.11/site-packages/shared.pth", f"import nothing\n{tmp_path / 'shared'}\n")
+    (tmp_path / "venv/lib/python3.11/site-packages/gone.pth").symlink_to("nowhere")
     find_installed.cache_clear()
     assert find_installed().all_versions == {"llamafactory": "0.9.3", "torch": "2.8.0"}
     for own in (sys.executable, "/usr/bin/env python3", "/bin/sh"):

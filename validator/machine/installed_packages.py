@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache, cached_property
 from importlib.metadata import Distribution, distributions
 from importlib.util import find_spec
@@ -104,10 +105,17 @@ def _folders_of_program(path: str | None) -> tuple[str, ...]:
     root = Path(python).parent.parent
     folders = [folder for name in ("site-packages", "dist-packages")
                for folder in sorted(root.glob(f"lib*/python3*/{name}"))]  # fmt: skip
-    lines = ((folder, line.strip()) for folder in folders for file in sorted(folder.glob("*.pth"))
-             for line in file.read_text("utf-8", errors="replace").splitlines())  # fmt: skip
-    added = [folder / line for folder, line in lines if line and not line.startswith(("#", "import"))]
+    added = [folder / named for folder in folders for file in sorted(folder.glob("*.pth"))
+             for named in _folders_in_pth(file)]  # fmt: skip
     return tuple(map(str, (*folders, *filter(Path.is_dir, added))))
+
+
+def _folders_in_pth(file: Path) -> list[str]:
+    """Return the folders that a `.pth` file adds to the search path, as it names them; empty if it cannot be read."""
+    with suppress(OSError):
+        lines = map(str.strip, file.read_text("utf-8", errors="replace").splitlines())
+        return [line for line in lines if line and not line.startswith(("#", "import"))]
+    return []
 
 
 def has_packaging() -> bool:
