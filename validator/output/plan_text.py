@@ -13,7 +13,7 @@ from validator.wording import format_duration, format_duration_range, term_in_wo
 _PLAN_COLUMNS = ("method", "time", "GiB/device", "to spare", "GiB/host", "micro", "accum.", "length")
 _CHOICE_COLUMNS = ("model", "recommended", "method", "time", "GiB/device", "to spare", "GiB/host")
 _SCALE_COLUMNS = ("devices", "time", "device hours", "efficiency", "with", "micro")
-_EFFICIENCY_NOTE = "efficiency: device hours of the fewest devices on which it fits, over those of so many"
+_EFFICIENCY_NOTE = "efficiency: device hours of the fewest devices that train in the same way, over those of so many"
 # What a narrow terminal does without.
 _OPTIONAL_COLUMNS = ("GiB/host", "to spare", "recommended")
 _BY_LENGTH_NOTE = (
