@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import os
 import pty
+import queue
 import select
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +21,6 @@ from typing import NoReturn
 import pytest
 
 from validator import processes
-from validator.errors import RecipeError
 from validator.launch import guard, local_launch
 from validator.launch.local_launch import lock_output_dir
 from validator.processes import PR_SET_CHILD_SUBREAPER, prctl
@@ -121,7 +122,7 @@ def program(folder: Path, words: tuple[str, ...], grace: float, hangup: signal.H
         signal.signal(HUP, hangup)
         signal.signal(INT, signal.default_int_handler)
         os.chdir(folder)
-        with lock_output_dir(Path("out")) as lock:
+        with lock_output_dir(Path("out"), print) as lock:
             spec = ProcessSpec([*PYTHON, *words], dict(os.environ))
             os._exit(local_launch.run_supervised(spec, grace, Path("out"), lock))
     except BaseException:
@@ -293,21 +294,28 @@ def _foster() -> Iterator[None]:
     prctl(PR_SET_CHILD_SUBREAPER, 0)
 
 
+def locked(folder: Path, report: Callable[[str], None]) -> bool:
+    with lock_output_dir(folder, report) as lock:
+        return lock is not None
+
+
 @pytest.mark.usefixtures("_foster")
 def test_no_other_run_is_let_into_a_folder_that_is_still_written_to(tmp_path: Path) -> None:
-    """If `lmf-recipes` is killed, the guard keeps the lock, and the trainer may finish a save."""
+    """If `lmf-recipes` is killed, the guard keeps the lock, and the trainer may finish a save, for which the next run
+    waits."""
+    told: queue.SimpleQueue[str] = queue.SimpleQueue()
     with started(tmp_path, SAVES) as run:
         run.heard("ready")
         (guard,) = processes.child_pids(run.pid)
         run.send(KILL)
         run.heard("is being saved")
-        with pytest.raises(RecipeError, match="another run writes to"), lock_output_dir(tmp_path / "out"):
-            pass
+        waiting = ThreadPoolExecutor().submit(locked, tmp_path / "out", told.put)
+        assert told.get().startswith(f"another run is just ending in {tmp_path / 'out'}: process {run.pid} on ")
+        assert not waiting.done()
         run.type("save")
         run.end()
         os.waitpid(guard, 0)
-    with lock_output_dir(tmp_path / "out"):
-        pass
+    assert waiting.result()
 
 
 @contextmanager

@@ -71,8 +71,13 @@ class Job:
     output: Path
 
     @property
+    def logs(self) -> list[Path]:
+        """That of the job, and one of each node."""
+        return sorted(self.log.parent.glob(f"{self.log.stem}*.out"))
+
+    @property
     def text(self) -> str:
-        return self.log.read_text(errors="replace") if self.log.exists() else ""
+        return "".join(log.read_text(errors="replace") for log in self.logs)
 
     @property
     def losses(self) -> dict[int, float]:
@@ -81,15 +86,15 @@ class Job:
         return {line["current_steps"]: line["loss"] for line in lines if "loss" in line}
 
 
-def submit(slurm: Cluster, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def submit(slurm: Cluster, folder: Path, *words: str, site: str = "site.yaml") -> subprocess.CompletedProcess[str]:
     environment = {**slurm.environment, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{cluster.PATH}"}
-    command = slurm.command("lmf-recipes", "submit", "--to", "slurm", "--site", str(folder / "site.yaml"), *words)
+    command = slurm.command("lmf-recipes", "submit", "--to", "slurm", "--site", str(folder / site), *words)
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-def submitted(slurm: Cluster, folder: Path, output: Path, *words: str) -> Job:
+def submitted(slurm: Cluster, folder: Path, output: Path, *words: str, site: str = "site.yaml") -> Job:
     """A job of two nodes."""
-    done = submit(slurm, folder, str(RECIPE), *TWO_NODES, f"output_dir={output}", *words)
+    done = submit(slurm, folder, str(RECIPE), *TWO_NODES, f"output_dir={output}", *words, site=site)
     assert done.returncode == 0, done.stderr
     number, log = re.search(r"job (\d+)", done.stdout), re.search(r"tail -F (.+)", done.stdout)
     assert number, done.stdout
@@ -99,12 +104,20 @@ def submitted(slurm: Cluster, folder: Path, output: Path, *words: str) -> Job:
 
 @pytest.fixture(scope="module")
 def unfit(slurm: Cluster, folder: Path) -> dict[str, Job]:
-    """Jobs whose output folder is not for all nodes, by what is said of that. One gives a slow file system a minute,
-    beside the run that nothing befell."""
+    """Jobs whose folders are not for all nodes, by what is said of that. One gives a slow file system a minute, beside
+    the run that nothing befell."""
     if not slurm.own or not slurm.locked:
         return {}
-    places = {"n2 cannot write to": slurm.locked, "1 of 2 nodes share": slurm.own}
-    return {said: submitted(slurm, folder, place / "saves", "--hours", "1") for said, place in places.items()}
+    (folder / "logs.yaml").write_text((folder / "site.yaml").read_text() + f"slurm: {{logs: {folder}/logs}}\n")
+    jobs = {
+        f"n2 cannot write to {slurm.locked}/saves: read-only file system": (slurm.locked, "logs.yaml"),
+        f"1 of 2 nodes share {slurm.own}/saves, without n2; name a folder": (slurm.own, "logs.yaml"),
+        f"n2 does not see {slurm.own}/.lmf-recipes/job_": (slurm.own, "site.yaml"),
+    }
+    return {
+        said: submitted(slurm, folder, place / "saves", "--hours", "1", site=site)
+        for said, (place, site) in jobs.items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -115,12 +128,15 @@ def undisturbed(slurm: Cluster, folder: Path, unfit: dict[str, Job]) -> Job:  # 
     return job
 
 
-def test_two_nodes_train_and_one_log_holds_both(undisturbed: Job) -> None:
+def test_two_nodes_train_and_each_has_a_log(undisturbed: Job) -> None:
     assert (undisturbed.output / "adapter_model.safetensors").stat().st_size > 0
     assert list(undisturbed.losses) == [*range(1, 71)]
     assert undisturbed.losses[70] < undisturbed.losses[1]
     assert "world size: 2," in undisturbed.text
-    assert {line[:3] for line in undisturbed.text.splitlines()} >= {"0: ", "1: "}
+    names = [f"{undisturbed.log.stem}-{end}.out" for end in ("n1-0", "n2-1")]
+    assert [log.name for log in undisturbed.logs] == [*names, undisturbed.log.name]
+    assert all("world size: 2," in log.read_text() for log in undisturbed.logs[:2])
+    assert not [*undisturbed.output.glob("_*")], "nothing of the job stays in the folder"
 
 
 def comes_to(hold: Hold, slurm: Cluster, job: Job) -> None:
@@ -203,6 +219,6 @@ def test_an_output_folder_that_not_all_nodes_share_or_may_write_to_is_one_line(
         pytest.skip("no mounts of one's own on this machine")
     for said, job in unfit.items():
         assert slurm.end(job.number) == "FAILED"
-        lines = {each.partition("lmf-recipes: ")[2] for each in job.text.splitlines() if "lmf-recipes: " in each}
+        lines = [each for each in job.log.read_text().splitlines() if each.startswith("lmf-recipes: ")]
         assert len(lines) == 1, job.text[-5000:]
-        assert lines.pop().startswith(f"{said} {job.output}")
+        assert lines[0].startswith(f"lmf-recipes: {said}")

@@ -4,6 +4,7 @@ read and run by a real bash."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from submit.test_slurm import PROGRAMS
 from support.engine_jobs import cluster, job, run, scripts, task
 
 from validator.errors import RecipeError
-from validator.submit import slurm
+from validator.submit import node_script, slurm
 from validator.submit.cluster_job import RunToSubmit
 from validator.submit.site_file import Site, Slurm
 
@@ -75,11 +76,13 @@ def word(request: pytest.FixtureRequest) -> str:
 def jobs(engine: str, run_: RunToSubmit) -> Iterator[str]:
     """The scripts of an engine's job."""
     if engine == "slurm":
-        site = Site(slurm=Slurm(hours=1.0))
+        site = Site(slurm=Slurm(hours=1.0, logs="logs"))
+        node_script.write_helper(slurm.helper_path(run_.work, site.slurm))
         yield slurm.batch_script([run_.work], site)
     else:
         site = cluster()
-        yield from scripts(task(run_, site) if engine == "skypilot" else job(run_, site))
+        for script in scripts(task(run_, site) if engine == "skypilot" else job(run_, site)):
+            yield re.sub(r"/etc/lmf-recipes/job|\.lmf-recipes/job", str(node_script.helper_folder()), script)
 
 
 @pytest.mark.parametrize("machine", ["1xcpu", "2x2xa100-80g"])

@@ -15,7 +15,7 @@ from support import engine_jobs
 from support.engine_jobs import ROOT, TINY, cluster, job, lmf, run, written
 
 from validator.errors import RecipeError
-from validator.submit import kubernetes
+from validator.submit import kubernetes, node_script
 from validator.submit.cluster_job import ClusterJob
 from validator.submit.site_file import Slurm
 from validator.submit.uploads import collect_uploads
@@ -77,8 +77,18 @@ def test_a_save_may_end_where_a_pod_is_told_to(there: Path) -> None:
     made = Made(path, kind="PyTorchJob")
     assert made.pod["terminationGracePeriodSeconds"] == round(made.work.checkpoint_write_s + 60)
     assert "terminationGracePeriodSeconds" not in Made(path).pod
+
+
+def test_a_pod_finds_the_script_and_the_program_that_it_starts(there: Path) -> None:
     for kind in KINDS:
-        assert Made(path, kind=kind).files["data"]["run.sh"].endswith('"${arguments[@]}" &\nwait $!\n')
+        made = Made(written(there), kind=kind)
+        name = made.mounts["/etc/lmf-recipes"]["name"]
+        (volume,) = (each["configMap"] for each in made.pod["volumes"] if each["name"] == name)
+        held = {each["path"]: made.files["data"][each["key"]] for each in volume["items"]}
+        assert made.container["command"] == ["bash", "/etc/lmf-recipes/run.sh"]
+        start = 'exec python3 /etc/lmf-recipes/job node "${job[@]}" -- "${command[@]}"\n'
+        assert held.pop("run.sh").endswith(start)
+        assert held == {f"job/{name}": text for name, text in node_script.helper_files().items()}
 
 
 def test_both_kinds_have_all_nodes(there: Path) -> None:
@@ -190,9 +200,9 @@ def test_relative_paths_of_the_recipe_hold(there: Path) -> None:
     claimed, lost = made.order.notes
     assert claimed == "`data/own.json` has to be on the claim `data`; pods see it as /workspace/data/own.json"
     assert lost.startswith("mine loses all where it is preempted or a node fails: ")
-    arguments = re.search(r"arguments=\((.*?)\)", made.files["data"]["run.sh"], re.DOTALL)
-    assert arguments
-    assert arguments[1].split() == ["mine.yaml"]
+    command = re.search(r"command=\((.*?)\)", made.files["data"]["run.sh"], re.DOTALL)
+    assert command
+    assert command[1].split() == ["llamafactory-cli", "train", "mine.yaml"]
 
 
 def test_the_files_have_a_name_of_their_content(there: Path) -> None:
@@ -220,7 +230,7 @@ def test_says_what_a_job_cannot_be(there: Path, site: Tree, overrides: list[str]
 
 def test_a_folder_of_the_claim_is_named_as_pods_see_it(there: Path) -> None:
     made = Made(written(there), "output_dir=/workspace/mine")
-    assert "output=/workspace/mine\n" in made.files["data"]["run.sh"]
+    assert "--output=/workspace/mine\n" in made.files["data"]["run.sh"]
 
 
 def test_files_that_no_config_map_holds(there: Path) -> None:
@@ -271,7 +281,8 @@ def tiny(folder: Path, kind: str) -> tuple[str, Path]:
         patch.chdir(ROOT)
         one = run(TINY, site, *engine_jobs.SHORT, machine="2x1xcpu")
         engine_jobs.sent(collect_uploads(one)[1], home)
-        return [*yaml.safe_load_all(job(one, site))][1]["data"]["run.sh"], home
+        script = [*yaml.safe_load_all(job(one, site))][1]["data"]["run.sh"]
+        return script.replace("/etc/lmf-recipes/job", f"{home}/.lmf-recipes/job"), home
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -279,14 +290,15 @@ def test_a_node_knows_its_place_by_what_the_controller_sets(there: Path, kind: s
     """A program in place of llamafactory-cli prints what it would read."""
     script, home = tiny(there, kind)
     path = engine_jobs.stand_in(there, "llamafactory-cli", "env; printf '%s\\n' \"$@\"")
-    said = engine_jobs.started(script, home, f"{there}/bin:/usr/bin:/bin", node(kind, 1)).communicate(timeout=600)[0]
     assert path.startswith(f"{there}/bin")
+    both = [engine_jobs.started(script, home, f"{there}/bin:/usr/bin:/bin", node(kind, rank)) for rank in range(2)]
+    _, said = (process.communicate(timeout=600)[0] for process in both)
     lines = said.splitlines()
     wanted = {"NODE_RANK=1", "NNODES=2", "NPROC_PER_NODE=1", "FORCE_TORCHRUN=1", "RDZV_ID=tiny-1",
               "MASTER_ADDR=127.0.0.1", "PET_RDZV_CONF=is_host=0", f"HF_HOME={home}/.cache/huggingface"}  # fmt: skip
     assert wanted <= {*lines}, said
     assert [line for line in lines if line.startswith("PET_")] == ["PET_RDZV_CONF=is_host=0"]
-    assert lines[-7:] == ["train", TINY, *engine_jobs.SHORT, "overwrite_output_dir=false"]
+    assert lines[-6:] == ["train", TINY, *engine_jobs.SHORT]
 
 
 @pytest.mark.sample(one_in=6, whole_for=["release/constraints.txt", "validator/submit/*"])

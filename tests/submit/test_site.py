@@ -57,7 +57,7 @@ def test_reads_what_it_holds(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("slurm: {partiton: gpu}", "`slurm` setting `partiton` is not known; did you mean `partition`?"),
-        ("queue: gpu", "site setting `queue` is not known; known are environment, setup, slurm"),
+        ("queue: gpu", "site setting `queue` is not known; known are environment, setup, start_wait_minutes, slurm"),
         ("slurm: gpu", "`slurm` is `gpu`; it holds keys: partition, account"),
         ("slurm: {partition: 3}", "`slurm.partition` is `3`; it takes a text of one line"),
         ("slurm: {partition: [a, b]}", "`slurm.partition` is a list; it takes a text"),

@@ -15,7 +15,7 @@ import pytest
 
 from validator.recipe.recipe_file import load_recipe, parse_recipe, with_overrides
 from validator.run.settings import resolve
-from validator.submit import kubernetes, skypilot
+from validator.submit import kubernetes, node_script, skypilot
 from validator.submit.cluster_job import RunToSubmit, build_cluster_job
 from validator.submit.site_file import Kubernetes, Site, SkyPilot
 from validator.submit.uploads import Uploads
@@ -109,6 +109,7 @@ def sent(parcel: Uploads, folder: Path) -> None:
     for place, source in {**parcel.files, **parcel.data}.items():
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if source.is_dir() else shutil.copyfile)(source, folder / place)
+    shutil.copytree(node_script.helper_folder(), folder / ".lmf-recipes" / "job")
 
 
 def together(script: str, folder: Path, nodes: Sequence[Mapping[str, str]]) -> list[str]:

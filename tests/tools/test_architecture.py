@@ -161,7 +161,7 @@ def test_output_knows_no_rule(module: str) -> None:
 LOOKS = {"exists", "is_file", "is_dir", "iterdir", "glob", "rglob", "expanduser"}
 SOMEBODY = ("knowledge/", "run/", "rules/", "launch/", "submit/")
 # Written for nodes without this package; the kernel's files and logs that runs write.
-ALONE = {"run/checkpoint_integrity", "launch/trainer_log"}
+ALONE = {"launch/trainer_log"}
 
 
 @every(sorted({name for room in SOMEBODY for name in inside(room)} - ALONE))

@@ -22,7 +22,7 @@ from validator.output.terminal import print_lines
 from validator.recipe import atomic_write, safe_read
 from validator.run import training_time
 from validator.run.settings import RunSettings, resolve
-from validator.submit import kubernetes, skypilot, slurm
+from validator.submit import kubernetes, node_script, skypilot, slurm
 from validator.submit import site_file as sites
 from validator.submit.cluster_job import RunToSubmit, build_cluster_job
 from validator.submit.site_file import Site
@@ -86,6 +86,8 @@ def command(
     for note in run.notes:
         print_lines(note, err=True)
     if write:
+        if run.program:
+            node_script.write_helper(run.program)
         atomic_write.replace_untouched_file(write, run.text)
         then = f"; start it: {run.start} {shell_quote(str(write))}" if dry_run and run.start else ""
         print_lines(f"the job is in {write}{then}", err=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from validator.launch.device_allocation import DeviceAllocation
 from validator.launch.local_launch import LocalLaunch, lock_output_dir
 from validator.launch.start_summary import start_summary
 from validator.machine.installed_packages import find_installed
+from validator.on_node.output_lock import OutputLock
 from validator.output.terminal import print_lines
 from validator.processes import END_SIGNALS
 from validator.recipe.recipe_file import Document, with_missing_header_fields
@@ -81,8 +83,9 @@ def command(
     prepared = local_launch.build_launch(run, overrides, target.device_env)
     if not dry_run and (smoke or not resume.finished_message(run)):
         local_launch.check_can_start(prepared)  # before there is an output folder
-    # Several nodes share an output folder.
-    with lock_output_dir(prepared.output) if prepared.launch.nodes == 1 and not dry_run else nullcontext() as lock:
+    # Several nodes share an output folder, which the first one locks.
+    locks = not dry_run and (prepared.launch.nodes == 1 or os.environ.get("NODE_RANK") == "0")
+    with lock_output_dir(prepared.output, lambda text: print_lines(text, err=True)) if locks else nullcontext() as lock:
         if not smoke:
             _report_earlier_run(run, dry_run)
         if not dry_run:
@@ -134,12 +137,12 @@ def _train_and_exit(
     overrides: Sequence[str],
     smoke: bool,
     grace: float | None,
-    lock: int | None,
+    lock: OutputLock | None,
 ) -> NoReturn:
     """Train, print where the results are and what to do with them, and end the program with the trainer's exit code.
     `overrides` are the words of the command line that changed the recipe. `smoke` is true for a smoke
     run, whose summary is printed. `grace` is the number of seconds from a signal until the trainer is killed (None: by
-    the size of a checkpoint). `lock` is the file descriptor of the locked output folder, if it is locked."""
+    the size of a checkpoint). `lock` is that of the output folder, if it is locked."""
     began = time.monotonic()
     code = local_launch.run_training(prepared, grace, lock)
     if code == 0:

@@ -4,8 +4,8 @@ has started, whatever way `lmf-recipes` ends, and first waits for a save in prog
 `lmf-recipes` writes signal numbers into a pipe, and end of file means that `lmf-recipes` has died. The guard signals
 each of its direct children once. When a child dies, the kernel makes the child's own children direct children of the
 guard, which signals them next. torchrun itself signals the ranks, which are in sessions of their own (torch,
-elastic/agent/server/api.py). The guard has inherited the lock of the output folder, so the folder stays locked until
-the guard ends."""
+elastic/agent/server/api.py). The guard keeps the lock of the output folder, and ends the run if another one has taken
+it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from typing import NoReturn
 
 from validator import processes
 from validator.errors import os_reason
+from validator.on_node import checkpoint_integrity
+from validator.on_node.output_lock import BEAT_SECONDS, OutputLock
 from validator.recipe import safe_read
-from validator.run import checkpoint_integrity
 
 # Seconds in which nothing may be written any more. After the Trainer's own state, which shows that a checkpoint is
 # whole, other processes may write their random numbers, and callbacks the files of a processor or a value head.
@@ -99,10 +100,14 @@ _KILL_SECONDS = 20.0
 class Guard:
     """Runs the trainer's command and ends its processes on request. `commands` is the file descriptor of the pipe from
     which signal numbers are read. `grace` is the number of seconds from the first signal until all remaining processes
-    are killed."""
+    are killed. `lock`: the lock of the output folder, if it is locked."""
 
-    def __init__(self, words: Sequence[str], commands: int, grace: float, saves: SaveWatcher | None) -> None:
-        self._commands, self._grace, self._saves = [commands], grace, saves
+    def __init__(
+        self, words: Sequence[str], commands: int, grace: float, saves: SaveWatcher | None, lock: OutputLock | None
+    ) -> None:
+        self._commands, self._grace, self._saves, self._lock = [commands], grace, saves, lock
+        if lock:
+            lock.add_process()
         self._wakeup = _wakeup_pipe()
         processes.become_subreaper()
         self._trainer = subprocess.Popen(words)  # held, as it would else look for the exit code itself
@@ -117,12 +122,18 @@ class Guard:
         """Wait until every process has ended, and pass signals on meanwhile. Return the trainer's exit code, or 128 + n
         if signal n ended the run."""
         while self._reap():
+            if self._lock and not self._lock.beat() and not self._number:
+                _print_message(f"another run has taken over {self._lock.file.parent}, because this one stood still")
+                self._code = 1
+                self._end(signal.SIGTERM)
             for number in self._read_commands(self._step()):
                 if number == signal.SIGKILL:
                     self._kill("killed")
                 elif not self._number:
                     self._code, self._asked = 128 + number, True
                     self._end(number)
+        if self._lock:
+            self._lock.release()
         return self._code
 
     def _reap(self) -> bool:
@@ -156,10 +167,10 @@ class Guard:
 
     def _step(self) -> float | None:
         """Signal the trainer's processes, or kill them after the time allowed, if a signal has arrived. Return the
-        seconds until the next call of this method; None if no signal has arrived yet. The first signal is held back
-        while a checkpoint or the result is being written."""
+        seconds until the next call of this method; None for no limit. The first signal is held back while a checkpoint
+        or the result is being written."""
         if not self._number:
-            return None
+            return BEAT_SECONDS if self._lock else None
         if not self._killed and time.monotonic() >= self._deadline:
             self._kill(f"not ended within {self._grace:.0f} s (`--grace`): killed")
         left = self._deadline - time.monotonic()
@@ -203,12 +214,14 @@ def _print_message(text: str) -> None:
 
 
 def main() -> NoReturn:
-    """Run the guard with the arguments `PIPE GRACE OUTPUT WORD…`, and exit with the trainer's exit code. PIPE is a file
-    descriptor, GRACE is in seconds, the words are the trainer's command. With an empty OUTPUT (the output folder), the
-    guard does not wait for saves."""
-    commands, grace, output, *words = sys.argv[1:]
+    """Run the guard with the arguments `PIPE GRACE OUTPUT LOCK TOKEN WORD…`, and exit with the trainer's exit code.
+    PIPE is a file descriptor, GRACE is in seconds, the words are the trainer's command. With an empty OUTPUT (the
+    output folder), the guard does not wait for saves. LOCK is the folder's lock and TOKEN what it holds; both are empty
+    if the folder is not locked."""
+    commands, grace, output, file, token, *words = sys.argv[1:]
+    lock = OutputLock(Path(file), token) if file else None
     try:
-        guard = Guard(words, int(commands), float(grace), SaveWatcher(Path(output)) if output else None)
+        guard = Guard(words, int(commands), float(grace), SaveWatcher(Path(output)) if output else None, lock)
     except OSError as err:
         _print_message(f"{words[0]} cannot be started: {os_reason(err)}")
         os._exit(126)

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +26,9 @@ from validator.errors import RecipeError
 from validator.knowledge import releases
 from validator.machine import host, nvidia
 from validator.machine.installed_packages import InstalledPackages, find_installed
+from validator.on_node.output_lock import LockedError, OutputLock, take_lock
 from validator.processes import communicate_in_turns, handle_end_signals
-from validator.recipe import atomic_write, safe_read
+from validator.recipe import safe_read
 from validator.run import checkpoints, launch_command, needed_packages, training_time
 from validator.run.launch_command import RENDEZVOUS_VARIABLES, Launch, ProcessSpec
 from validator.run.settings import RunSettings
@@ -133,25 +134,19 @@ def missing_requirements(run: RunSettings | None, packages: InstalledPackages) -
 
 
 @contextmanager
-def lock_output_dir(folder: Path) -> Iterator[int | None]:
-    """Create the output folder and lock it against other runs. Yield the folder's file descriptor: the folder stays
-    locked until every process that has inherited the descriptor ends. Yield None if the folder cannot be created or
-    opened; the run itself then reports the reason. Raises RecipeError if another run has locked the folder. On a file
-    system without locks the folder stays unlocked."""
+def lock_output_dir(folder: Path, report: Callable[[str], None]) -> Iterator[OutputLock | None]:
+    """Create the output folder and lock it against other runs. Yield the lock, which the guard of the trainer keeps as
+    well; None if nothing can be written there, which the run itself then reports. `report` is told if the folder was
+    left by a run that is gone, or is just being left. Raises RecipeError if another run goes on there."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        opened = os.open(folder, os.O_RDONLY)
-    except OSError:
-        yield None
-        return
+        lock = take_lock(folder, report)
+    except LockedError as err:
+        raise RecipeError(str(err)) from None
     try:
-        with suppress(OSError):
-            if not atomic_write.try_lock(opened):
-                remedy = "set another folder for this run: output_dir=DIR"
-                raise RecipeError(f"another run writes to `{folder}`; wait for its end, or {remedy}")
-        yield opened
+        yield lock
     finally:
-        os.close(opened)
+        if lock:
+            lock.release()
 
 
 # The guard sees no folder but that of this package, whatever the variables say.
@@ -161,11 +156,10 @@ _PACKAGE_PARENT = Path(__file__).parents[2]
 _REPEAT_SECONDS = 0.1
 
 
-def run_supervised(process: ProcessSpec, grace: float, output: Path, lock: int | None = None) -> int:
+def run_supervised(process: ProcessSpec, grace: float, output: Path, lock: OutputLock | None = None) -> int:
     """Run the trainer at this terminal, and return its exit code, or 128 + n if signal n ended it. After a signal to
     this process the trainer ends within `grace` seconds, but first completes a save into `output` that is in progress.
-    `lock` is the file descriptor that `lock_output_dir` yields. Raises RecipeError if the trainer's command is not on
-    PATH."""
+    `lock` is what `lock_output_dir` yields. Raises RecipeError if the trainer's command is not on PATH."""
     trainer = TrainingProcess(process, grace, output, lock=lock)
     with trainer.forward_signals():
         return trainer.wait()
@@ -180,18 +174,22 @@ class TrainingProcess:
     first_signal = 0
 
     def __init__(
-        self, process: ProcessSpec, grace: float, output: Path | None = None, *, lock: int | None = None,
+        self, process: ProcessSpec, grace: float, output: Path | None = None, *, lock: OutputLock | None = None,
         stdout: IO[str] | None = None,
     ) -> None:  # fmt: skip
         name = process.words[0]
         if shutil.which(name, path=process.env.get("PATH", os.defpath)) is None:
             raise RecipeError(f"{name} cannot be started: it is not on PATH")
         read_end, self._commands = os.pipe()
-        guard_args = [str(read_end), str(grace), str(output or "")]
-        inherited = (read_end,) if lock is None else (read_end, lock)
+        guard_args = [
+            str(read_end),
+            str(grace),
+            str(output or ""),
+            *((str(lock.file), lock.token) if lock else ("", "")),
+        ]
         self._guard = subprocess.Popen(
             [sys.executable, "-I", "-c", _GUARD_CODE, str(_PACKAGE_PARENT), *guard_args, *process.words],
-            env=process.env, stdout=stdout, pass_fds=inherited, start_new_session=True,
+            env=process.env, stdout=stdout, pass_fds=(read_end,), start_new_session=True,
         )  # fmt: skip
         os.close(read_end)
 
@@ -232,10 +230,10 @@ class TrainingProcess:
 SHUTDOWN_SECONDS = 60.0
 
 
-def run_training(prepared: LocalLaunch, grace: float | None = None, lock: int | None = None) -> int:
+def run_training(prepared: LocalLaunch, grace: float | None = None, lock: OutputLock | None = None) -> int:
     """Run llamafactory-cli or accelerate for the recipe. Return its exit code, or 128 + n if signal n ended it. `grace`
     is the number of seconds from a signal until the trainer is killed; by default the longest time to write a
-    checkpoint, plus 60 seconds. `lock` is the file descriptor that `lock_output_dir` yields. Ask `check_can_start`
+    checkpoint, plus 60 seconds. `lock` is what `lock_output_dir` yields. Ask `check_can_start`
     first."""
     if grace is None:
         grace = training_time.checkpoint_write_seconds(prepared.launch.run) + SHUTDOWN_SECONDS

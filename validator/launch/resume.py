@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from validator.errors import RecipeError, os_reason
-from validator.run import checkpoint_integrity, checkpoints
+from validator.on_node import checkpoint_integrity
+from validator.run import checkpoints
 from validator.run.checkpoints import TrainerCheckpoint
 from validator.run.settings import RunSettings
 

@@ -10,8 +10,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from validator.on_node import checkpoint_integrity
 from validator.recipe import safe_read
-from validator.run import checkpoint_integrity
 from validator.run.sample_counts import sample_counts
 from validator.run.settings import RunSettings
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from validator.knowledge import hub_caches, tables
 from validator.knowledge.models import Model
+from validator.on_node.checkpoint_integrity import read_json_mapping
 from validator.rows.image_header import ImageSize
-from validator.run.checkpoint_integrity import read_json_mapping
 from validator.run.settings import RunSettings
 
 # Settings by name: plain values, because worker processes are given them.

@@ -13,9 +13,9 @@ from typing import Any
 from validator.knowledge import hub_caches, node_environment
 from validator.knowledge.path_keys import ADAPTER_KEYS, MODEL_KEYS
 from validator.knowledge.tables import yaml_table
+from validator.on_node import checkpoint_integrity
 from validator.recipe import safe_read
 
-from . import checkpoint_integrity
 from .named_paths import named_paths
 from .settings import RunSettings
 from .trained_model import is_local_name

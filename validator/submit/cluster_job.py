@@ -109,7 +109,7 @@ def build_cluster_job(
     output, cpus = checkpoints.output_dir(run), _requested_cpus(run, machine)
     named = run.args.get("output_dir")
     words = words if named else (*words, path_override("output_dir", str(output)))
-    # What the user has set here wins, and what the site has set over that.
+    # What the user has set here wins, and over that what the site file has, which the job exports later.
     node_env = {name: os.environ.get(name, value) for name, value in launch.node_env(cpus).items()}
     shm = node_demand.shared_memory_mib(run).enough * node_demand.MIB / GIB
     return ClusterJob(
@@ -131,7 +131,7 @@ def build_cluster_job(
         time_limit_h=limit,
         checkpoint_write_s=training_time.checkpoint_write_seconds(run),
         checkpoint_interval_s=training_time.seconds_between_checkpoints(run),
-        environment={**node_env, **model_files.hub_env(run), **site.environment},
+        environment={**node_env, **model_files.hub_env(run)},
         output=output,
         separate_output_dirs=run.args.flag("save_on_each_node"),
         torch_words=tuple(needed_packages.torch_words(machine.device.vendor, run.releases.pip_range("torch"))),
@@ -267,12 +267,14 @@ class Submission(NamedTuple):
     """A job that is ready to submit. `text` is the job in the scheduler's format, `notes` are messages for the user.
     `submit` hands the job to the scheduler's own client and yields lines that say how to follow the job. `submit`
     raises RecipeError if the scheduler refuses the job. `start`: the shell command that takes the file of a job that
-    was only written; empty if the engine's own page says it."""
+    was only written; empty if the engine's own page says it. `program`: the folder that has to hold the program of the
+    job before it starts; None if the job brings it to the nodes."""
 
     text: str
     notes: Sequence[str]
     submit: Callable[[], Iterable[str]]
     start: str = ""
+    program: Path | None = None
 
 
 def loss_notes(work: ClusterJob) -> Iterator[str]:
@@ -291,9 +293,9 @@ def loss_notes(work: ClusterJob) -> Iterator[str]:
 
 
 def merge_into_array(works: Sequence[ClusterJob]) -> ClusterJob:
-    """Merge several runs into one `ClusterJob` for an array job, with the resources of the largest run and the resume
-    overrides of all runs. Raises RecipeError if the runs differ in shape (nodes, devices, launcher, ability to resume),
-    or if two runs write to the same output folder."""
+    """Merge several runs into one `ClusterJob` for an array job, with the resources of the largest run. Raises
+    RecipeError if the runs differ in shape (nodes, devices, launcher, ability to resume), or if two runs write to the
+    same output folder."""
     first = works[0]
     for work in works[1:]:
         if _describe_shape(work) != _describe_shape(first):
@@ -311,8 +313,6 @@ def merge_into_array(works: Sequence[ClusterJob]) -> ClusterJob:
         hours=_longest([work.hours for work in works]),
         checkpoint_interval_s=_largest(work.checkpoint_interval_s for work in works),
         checkpoint_write_s=max(work.checkpoint_write_s for work in works),
-        discards_old_checkpoints=any(work.discards_old_checkpoints for work in works),
-        resume_overrides=tuple(dict.fromkeys(word for work in works for word in work.resume_overrides)),
     )
 
 

@@ -34,7 +34,8 @@ _RETRIES = 3  # of a PyTorchJob whose pods fail; each time it goes on from the l
 _JOB_SET_LABEL, _OPERATOR_LABEL = "jobset.sigs.k8s.io/jobset-name", "training.kubeflow.org/job-name"
 _PRODUCT_LABEL = "nvidia.com/gpu.product"
 _PATCH_MANAGER = "lmf-recipes/submit"  # a domain and a name (pkg/runtime/framework/plugins/jobset/jobset.go, Validate)
-_SCRIPT_FOLDER, _SCRIPT_NAME = "/etc/lmf-recipes", "run.sh"  # where a pod finds the script that it runs
+# Where a pod finds the script that it runs, and the program of the job.
+_SCRIPT_FOLDER, _SCRIPT_NAME, _PROGRAM_NAME = "/etc/lmf-recipes", "run.sh", "job"
 _SCRIPT_VOLUME, _CLAIM_VOLUME, _SHM_VOLUME = "scripts", "workspace", "shm"
 _COMMAND: YamlValue = ["bash", f"{_SCRIPT_FOLDER}/{_SCRIPT_NAME}"]
 _MEMORY_COMMENT = (
@@ -147,8 +148,9 @@ def _configmap_files(work: ClusterJob, site: Site, uploads: Uploads, kind: _JobK
     else:
         brought = "# The releases that the recipe was judged for, where the image has others"
         lines += [brought, cluster_job.pip_line(work.pip_requirements)]
-    script = node_script.build_node_script(work, site, site.kubernetes.setup, lines, is_pid_1=True)
-    files = {_SCRIPT_NAME: script, **read}
+    setup, program = site.kubernetes.setup, f"{_SCRIPT_FOLDER}/{_PROGRAM_NAME}"
+    script = node_script.build_node_script(work, site, "Kubernetes", program, setup, lines)
+    files = {_SCRIPT_NAME: script, **node_script.helper_files(), **read}
     if (size := sum(len(each.encode()) for each in files.values())) > _MAX_CONFIGMAP_BYTES:
         raise RecipeError(
             f"recipe, DeepSpeed configuration and data set registry are {size >> 10:,} KiB together, a ConfigMap holds "
@@ -194,7 +196,7 @@ def _volumes_and_mounts(inputs: _PodInputs) -> tuple[list[YamlValue], list[YamlV
     volumes: list[YamlValue] = [
         Commented(claim, _SHARED_CLAIM_COMMENT) if work.nodes > 1 else claim,
         Commented(shm, _SHM_COMMENT),
-        {"name": _SCRIPT_VOLUME, **configmap},
+        {"name": _SCRIPT_VOLUME, "configMap": {**configmap["configMap"], "items": _script_items()}},
     ]
     mounts: list[YamlValue] = [
         {"name": _CLAIM_VOLUME, "mountPath": site.mount},
@@ -210,6 +212,12 @@ def _volumes_and_mounts(inputs: _PodInputs) -> tuple[list[YamlValue], list[YamlV
         volumes.append({"name": name, "hostPath": {"path": path}})
         mounts.append({"name": name, "mountPath": path, "readOnly": True})
     return volumes, mounts
+
+
+def _script_items() -> list[YamlValue]:
+    """Return where the files of the ConfigMap that a pod runs lie in its script folder."""
+    program: list[YamlValue] = [{"key": name, "path": f"{_PROGRAM_NAME}/{name}"} for name in node_script.helper_files()]
+    return [{"key": _SCRIPT_NAME, "path": _SCRIPT_NAME}, *program]
 
 
 def _plain_name(text: str) -> str:

@@ -1,57 +1,33 @@
-"""The bash script that each node runs, for all schedulers: the set-up of the vendor's devices and the launch of the
-run. SkyPilot and Kubernetes start the whole script on each node; SLURM uses parts of the script. Also lists the paths
-that a container mounts.
-
-Longer pieces of bash are files in script/. The script works without lmf-recipes on the nodes. Variables that the user,
-the image or the site has set are kept."""
+"""What schedulers share of a job on a node: the set-up lines, the environment, and the options of the program that runs
+the job there (`validator.on_node`). SkyPilot and Kubernetes start the whole script on each node; SLURM uses parts of
+the script. Also lists the paths that a container mounts. Nodes need no lmf-recipes."""
 
 from __future__ import annotations
 
+import hashlib
+import re
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from validator.escaping import shell_join, shell_quote
+from validator import on_node
+from validator.errors import RecipeError, os_reason
+from validator.escaping import shell_quote
 from validator.knowledge.devices import Device
 from validator.knowledge.node_environment import MAX_OPEN_FILES, node_needs
-from validator.run import checkpoint_integrity
-from validator.run.launch_command import P2P_MIN_DRIVER, P2P_VARIABLES, RENDEZVOUS_VARIABLES, lacks_p2p
+from validator.recipe import atomic_write, safe_read
+from validator.run.launch_command import P2P_MIN_DRIVER, P2P_VARIABLES, lacks_p2p
 from validator.submit.cluster_job import ClusterJob
 from validator.submit.site_file import Site
 
 _SCRIPT_FOLDER = Path(__file__).parent / "script"
 
 
-def script_lines(name: str, **values: object) -> list[str]:
-    """Return the lines of `script/NAME.sh`. Each `@key@` in the file is replaced by the value of that key in `values`,
-    and empty lines are left out. The caller sets the bash variables that these lines read in earlier lines of the
-    script."""
+def script_lines(name: str) -> list[str]:
+    """Return the lines of `script/NAME.sh`, without empty ones."""
     text = (_SCRIPT_FOLDER / f"{name}.sh").read_text("utf-8")
-    for key, value in values.items():
-        text = text.replace(f"@{key}@", str(value))
     return [line for line in text.splitlines() if line]
-
-
-def _python_function(name: str, file: Path, argument: str) -> list[str]:
-    """Return bash lines that define the function `name`, which runs a Python file with one argument. `argument` is this
-    argument in bash, such as `"$1"`. The text of the file becomes part of the script. The file may import only Python's
-    standard library."""
-    text = file.read_text("utf-8").splitlines()
-    short = [line for before, line in zip(["", *text], text, strict=False) if before or line]  # no two blank lines
-    return [f"{name}() {{", f"  python3 - {argument} <<'PYTHON'", *short, "PYTHON", "}"]
-
-
-def local_address_lines() -> list[str]:
-    """Return bash lines that define the function `reach`. `reach ADDRESS` prints the address that this node uses to
-    reach the node at ADDRESS."""
-    return _python_function("reach", _SCRIPT_FOLDER / "reach.py", '"$1"')
-
-
-def quarantine_function_lines() -> list[str]:
-    """Return bash lines that define the function `set_aside`, which renames half-written checkpoints in the folder
-    `$output`, so that the run continues from an older checkpoint."""
-    return ["# A checkpoint that was being written when the run was stopped gets another name",
-            *_python_function("set_aside", Path(checkpoint_integrity.__file__), '"$output"')]  # fmt: skip
 
 
 def indent_lines(block: Iterable[str]) -> list[str]:
@@ -97,49 +73,70 @@ def container_mounts(device: Device, count: int, nodes: int = 1) -> ContainerMou
     )
 
 
-def device_setup_lines(device: Device, count: int = 1, nodes: int = 1) -> list[str]:
-    """Return the bash lines that prepare a node's devices and network: limits, the vendor's environment file, P2P
-    switches, and with several nodes the addresses. The lines run after the site's set-up and before the run, with or
-    without `set -eu`. With several nodes, MASTER_ADDR must be set."""
-    needs, lines = node_needs(device), script_lines("limits", max_open_files=MAX_OPEN_FILES)
-    if needs.setup:  # the vendor's file appends to variables that may not be set, which `set -u` forbids
-        lines += script_lines("vendor", files=" ".join(needs.setup.files), unless=needs.setup.unless)
-    if lacks_p2p(device, count, nodes):
-        lines += script_lines("peers", driver=P2P_MIN_DRIVER, variables=" ".join(f"{name}=1" for name in P2P_VARIABLES))
-    return lines + _own_address_lines(device) if nodes > 1 else lines
+def helper_folder() -> Path:
+    """Return the folder of the program that runs a job on its nodes."""
+    return Path(on_node.__file__).parent
 
 
-_HCCL_ADDRESS = '  if [ -n "${HCCL_SOCKET_IFNAME:-}" ]; then unset HCCL_IF_IP; else export HCCL_IF_IP="$address"; fi'
+def helper_files() -> Mapping[str, str]:
+    """Return the text of each file of the program that runs a job on its nodes."""
+    return {file.name: file.read_text("utf-8") for file in sorted(safe_read.glob_folder(helper_folder(), "*.py"))}
 
 
-def _own_address_lines(device: Device) -> list[str]:
-    """Return bash lines that tell torchrun, Gloo and HCCL which address and interface of this node reach the first
-    node.
-
-    Under an elastic launch the first process announces its host name, which other nodes may not resolve, unless an
-    address is set (torch, elastic/rendezvous/api.py; torchrun reads each option from PET_…, too). Gloo, which transfers
-    the parameters that FSDP keeps in main memory, uses the address of the host name. HCCL uses the first interface by
-    name, which may lead elsewhere on another node (CANN, HCCL_IF_IP). NCCL finds its interface by itself.
-
-    An address in the job's environment belongs to another node and is overwritten. The lines retry for a minute,
-    because a container may start before the cluster can resolve the first node's name."""
-    own_interface = node_needs(device).collectives == "hccl"
-    return [
-        "# The address by which this node and the first one meet: names and first interfaces may lead elsewhere",
-        *local_address_lines(),
-        *script_lines("meet", hccl=_HCCL_ADDRESS if own_interface else ""),
-    ]
+def helper_name() -> str:
+    """Return the name of the folder with the program of a job. A job keeps the program that it was submitted with, so
+    the name has a hash of the content."""
+    return f"job_{hashlib.sha256(repr(helper_files()).encode()).hexdigest()[:8]}"
 
 
-def node_setup_lines(work: ClusterJob) -> list[str]:
-    """Return the bash lines that prepare a node for the run: devices, network and rendezvous. torchrun finds the node
-    that hosts the rendezvous store by comparing addresses, which fails if the first node has several (torch,
-    elastic/rendezvous/utils.py). The lines therefore state whether this node is the host."""
-    lines = device_setup_lines(work.device, work.devices, work.nodes)
-    if work.launcher == "torchrun" and work.nodes > 1:
-        lines.append("# The first node is where they meet, by whatever address")
-        lines.append('export PET_RDZV_CONF="is_host=$((NODE_RANK == 0))"')
-    return lines
+def write_helper(folder: Path) -> bool:
+    """Write the program of a job into `folder`, all of it or nothing. Return False if the folder is there already.
+    Raises RecipeError if it cannot be written."""
+    if safe_read.path_kind(folder):
+        return False
+    atomic_write.make_folder(folder.parent)
+    try:
+        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+            part = Path(scratch, folder.name)
+            part.mkdir()
+            for name, text in helper_files().items():
+                (part / name).write_text(text, "utf-8")
+            part.rename(folder)
+    except OSError as err:
+        if safe_read.path_kind(folder):  # another submission wrote it just now
+            return False
+        raise RecipeError(f"the program of the job cannot be written to {folder}: {os_reason(err)}") from None
+    return True
+
+
+def helper_options(work: ClusterJob, engine: str, wait_s: float, notice_s: int = 0) -> list[str]:
+    """Return the options of the program of a job (`on_node/main.py`), such as `--recipe=PATH`. `wait_s`: the seconds
+    that nodes wait for each other. `notice_s`: the seconds before the time limit at which the scheduler warns."""
+    needs = node_needs(work.device)
+    options: dict[str, object] = {"engine": engine, "recipe": work.recipe, "output": work.output}
+    options |= {"machine": work.machine, "max-open-files": MAX_OPEN_FILES}
+    if work.nodes > 1:
+        options |= {"nodes": work.nodes, "wait": f"{wait_s:g}"}
+    if notice_s and work.can_resume:
+        options["notice"] = notice_s
+    if needs.setup:
+        files = tuple(file.replace("$HOME", "~") for file in needs.setup.files)
+        options |= {"vendor-file": files, "vendor-unless": needs.setup.unless}
+    if lacks_p2p(work.device, work.devices, work.nodes):
+        options |= {"peers-driver": P2P_MIN_DRIVER, "peers-variable": P2P_VARIABLES}
+    if work.can_resume and work.resume_overrides:
+        options["resuming"] = work.resume_overrides
+    flags = {
+        "resumes": work.can_resume,
+        "anew": work.can_resume and work.discards_old_checkpoints,
+        "own-folders": work.separate_output_dirs,
+        "hccl": needs.collectives == "hccl" and work.nodes > 1,
+        "npus": needs.slurm == "npu" and work.devices < work.device.server_devices,
+    }
+    pairs = (
+        (name, each) for name, value in options.items() for each in (value if isinstance(value, tuple) else (value,))
+    )
+    return [*(f"--{name}={value}" for name, value in pairs), *(f"--{name}" for name, is_set in flags.items() if is_set)]
 
 
 def torchrun_env_lines(work: ClusterJob) -> list[str]:
@@ -148,8 +145,8 @@ def torchrun_env_lines(work: ClusterJob) -> list[str]:
     list is empty for other launchers.
 
     The lines switch off restarts by torchrun, whatever the user's environment says. After the loss of a process the
-    nodes would wait for each other without end, a returning node would end the others (PAR211), and the clean-up of
-    this script would be skipped. The scheduler restarts all nodes instead. A run on fewer nodes than predicted would be
+    nodes would wait for each other without end, a returning node would end the others (PAR211), and nothing would be
+    cleaned up. The scheduler restarts all nodes instead. A run on fewer nodes than predicted would be
     another run (PAR210)."""
     if work.launcher != "torchrun":
         return []
@@ -160,58 +157,41 @@ def torchrun_env_lines(work: ClusterJob) -> list[str]:
     ]
 
 
-def launch_line(work: ClusterJob) -> str:
-    """Return the shell command that starts the run, with its arguments from the bash array `arguments`."""
-    words = [f'"${word}"' if word in RENDEZVOUS_VARIABLES else shell_quote(word) for word in work.starter]
-    return " ".join([*words, '"${arguments[@]}"'])
+def site_export_lines(site: Site) -> list[str]:
+    """Return bash lines that export the environment variables of the site file. `$NAME` and `${NAME}` in a value are
+    those of the node, as in `PATH: /opt/tools/bin:$PATH`; all else is taken as it is written."""
+    expanding = {name: re.sub(r'(["\\`]|\$(?![A-Za-z_{]))', r"\\\1", value) for name, value in site.environment.items()}
+    return [f'export {name}="{value}"' for name, value in expanding.items()]
 
 
 # Switches that keep the hub's libraries to what was downloaded before, which was here and not on a node.
 _OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
-_KEEP_OUTPUT = "overwrite_output_dir=false"
 
 
 def build_node_script(
-    work: ClusterJob,
-    site: Site,
-    setup: Iterable[str],
-    rendezvous_lines: Iterable[str],
+    work: ClusterJob, site: Site, engine: str, helper: str, setup: Iterable[str], rendezvous_lines: Iterable[str],
     timeout_h: float | None = None,
-    *,
-    is_pid_1: bool = False,
-) -> str:
-    """Return the whole script for one node, from the set-up lines to the launch of LLaMA-Factory.
+) -> str:  # fmt: skip
+    """Return the whole script for one node, from the set-up lines to the start of the program of the job, whose folder
+    is `helper` on the node.
 
-    `setup` holds the set-up lines for this scheduler. `rendezvous_lines` set RDZV_ID, NODE_RANK, MASTER_ADDR and
-    MASTER_PORT. `timeout_h` is the number of hours after which the script itself ends the run (None: the scheduler
-    does). `is_pid_1` is true if the script is the first process of a container, which receives SIGTERM."""
-    starts_clean = work.discards_old_checkpoints and work.can_resume
-    start = f"{f'timeout {round(timeout_h * 3600)} ' if timeout_h else ''}{launch_line(work)}"
+    `engine` is the scheduler, `setup` holds the set-up lines for it. `rendezvous_lines` set RDZV_ID, NODE_RANK,
+    MASTER_ADDR and MASTER_PORT. `timeout_h` is the number of hours after which the script itself ends the run (None:
+    the scheduler does)."""
+    timeout = ["timeout", str(round(timeout_h * 3600))] if timeout_h else []
+    words = [*timeout, *work.starter, str(work.recipe), *work.overrides]
     # Switches of this machine do not count for the nodes.
-    dropped = {name for name in _OFFLINE_VARIABLES if name not in site.environment}
-    variables = {name: value for name, value in work.environment.items() if name not in dropped}
-    # What earlier starts have left is put in order by the first node, or by each that has a folder of its own.
-    clean_up = [*(script_lines("anew") if starts_clean else ()), "set_aside"]
-    if not work.separate_output_dirs:
-        clean_up = ['if [ "$NODE_RANK" -eq 0 ]; then', *indent_lines(clean_up), "fi"]
+    variables = {name: value for name, value in work.environment.items() if name not in _OFFLINE_VARIABLES}
     lines = [
         *site_setup_lines(site, setup),
         "",
         *rendezvous_lines,
         *torchrun_env_lines(work),
-        *node_setup_lines(work),
         *export_lines(variables),
+        *site_export_lines(site),
         "",
-        f"output={shell_quote(str(work.output))}",
-        *array_lines("arguments", [str(work.recipe), *work.overrides, *([_KEEP_OUTPUT] if starts_clean else [])]),
-        *script_lines("doctor", machine=work.machine),
-        "",
-        *quarantine_function_lines(),
-        *clean_up,
+        *array_lines("job", helper_options(work, engine, 60 * site.start_wait_minutes)),
+        *array_lines("command", words),
+        f'exec python3 {shell_quote(helper)} node "${{job[@]}}" -- "${{command[@]}}"',
     ]
-    resuming = [word for word in work.resume_overrides if not (starts_clean and word == _KEEP_OUTPUT)]
-    if work.can_resume and resuming:
-        has_checkpoint = 'compgen -G "$output/checkpoint-*/trainer_state.json" >/dev/null'
-        lines.append(f"if {has_checkpoint}; then arguments+=({shell_join(resuming)}); fi")
-    lines += [*script_lines("ending"), f"{start} &", "wait $!"] if is_pid_1 else [f"exec {start}"]
     return "".join(f"{line}\n" for line in lines)

@@ -6,11 +6,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from validator.errors import RecipeError
+from validator.knowledge.devices import find_device
 from validator.recipe import known_folders, safe_read
 from validator.recipe.safe_read import read_yaml
 from validator.recipe.suggestions import unknown_name
@@ -19,15 +20,17 @@ from validator.recipe.yaml_writer import YamlValue, yaml_document
 _FILE_HEADER = """\
 # What this site asks of every job of `lmf-recipes submit`. There are also, as a site needs them,
 #   in `slurm`: qos, constraint, reservation, devices (gpu:a100:{devices}), exclusive (true), hours (the longest job),
-#   modules and options (lists), container and mounts (of pyxis), logs (a folder);
+#   modules and options (lists; options are any #SBATCH lines), container and mounts (of pyxis), logs (a folder),
+#   array_limit (jobs of an array at once), by_device (a100-80g: any of these, for that device);
 #   in `slurm`, `skypilot` and `kubernetes`: setup (lines for that engine alone);
-#   beside them: environment (variables for every node).
+#   beside them: environment (variables for every node; $NAME is the node's), start_wait_minutes (for each other).
 """
 _VARIABLE_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 Words = tuple[str, ...]
 Pairs = Mapping[str, str]
 Tree = Mapping[str, Any]
 Trees = tuple[Tree, ...]
+ByDevice = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,8 @@ class Slurm:
     """Settings for sbatch and srun. `devices` is the site's request for the devices of a node: `gpu:a100:{devices}` for
     --gres, or a whole option such as `--gpus-per-node={devices}`. `hours` is the longest job that the site allows (0:
     no limit). `container` and `mounts` are options of pyxis. `options` are further options of sbatch. `logs` is a
-    folder that all nodes see."""
+    folder that all nodes see. `array_limit` is the number of jobs of an array that run at once (0: no limit).
+    `by_device` holds settings that replace these for a device, by the device's name, such as `a100-80g`."""
 
     partition: str = ""
     account: str = ""
@@ -51,6 +55,12 @@ class Slurm:
     options: Words = ()
     setup: Words = ()
     logs: str = ""
+    array_limit: int = 0
+    by_device: ByDevice = field(default_factory=dict)
+
+    def for_device(self, device: str) -> Slurm:
+        """Return the settings for jobs on a device, such as `a100-80g`."""
+        return replace(self, **self.by_device.get(device, {}))
 
 
 @dataclass(frozen=True)
@@ -93,10 +103,12 @@ class Kubernetes:
 @dataclass(frozen=True)
 class Site:
     """All settings of a site. `environment` and `setup` (shell lines) apply to every node and scheduler. Each
-    scheduler's section has further `setup` lines, which run after these."""
+    scheduler's section has further `setup` lines, which run after these. `start_wait_minutes` is how long the nodes of
+    a job wait for each other."""
 
     environment: Pairs = field(default_factory=dict)
     setup: Words = ()
+    start_wait_minutes: float = 10.0
     slurm: Slurm = field(default_factory=Slurm)
     skypilot: SkyPilot = field(default_factory=SkyPilot)
     kubernetes: Kubernetes = field(default_factory=Kubernetes)
@@ -133,9 +145,14 @@ def site_file_text(partition: str, account: str, setup: str) -> str:
 
 
 def _parse_section(kind: type[Part], value: Any, route: str) -> Part:
-    """Convert a mapping of the site file into a dataclass, whose field types say what each key accepts. `route` is the
-    path of keys to the mapping, for messages. Raises RecipeError if the value is not a mapping, or a key is unknown or
-    has a value of the wrong type."""
+    """Convert a mapping of the site file into a dataclass, as `_section_values` does."""
+    return kind(**_section_values(kind, value, route))
+
+
+def _section_values(kind: type[Part], value: Any, route: str) -> dict[str, Any]:
+    """Return the values of a mapping of the site file, as the fields of a dataclass take them: the field types say what
+    each key accepts. `route` is the path of keys to the mapping, for messages. Raises RecipeError if the value is not a
+    mapping, or a key is unknown or has a value of the wrong type."""
     field_types = {each.name: str(each.type) for each in fields(kind)}
     if not isinstance(value, Mapping):
         place = f"`{route}`" if route else "the file"
@@ -143,7 +160,15 @@ def _parse_section(kind: type[Part], value: Any, route: str) -> Part:
     for key in value:
         if key not in field_types:
             raise RecipeError(unknown_name(f"`{route}` setting" if route else "site setting", str(key), field_types))
-    return kind(**{key: _parse_value(field_types[key], value[key], _join_route(route, key)) for key in value})
+    return {str(key): _parse_value(field_types[key], value[key], _join_route(route, key)) for key in value}
+
+
+def _device_id(name: object, route: str) -> str:
+    """Return the device that a key of the site file names. Raises RecipeError if it is none, or one of several."""
+    device, ambiguity = find_device(str(name))
+    if ambiguity:
+        raise RecipeError(f"`{route}.{name}`: {ambiguity}")
+    return device.id
 
 
 def _join_route(route: str, key: object) -> str:
@@ -155,10 +180,12 @@ _ADMITTED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "str": (lambda value: isinstance(value, str) and "\n" not in value,
             "a text of one line, in quotes where it is a number"),
     "bool": (lambda value: isinstance(value, bool), "true or false"),
+    "int": (lambda value: type(value) is int and value > 0, "a whole number above 0"),
     "float": (lambda value: type(value) in (int, float) and 0 < value < math.inf, "a number above 0"),
     "Words": (lambda value: isinstance(value, list), "a list of texts"),
     "Pairs": (lambda value: isinstance(value, Mapping), "a mapping"),
     "Tree": (lambda value: isinstance(value, Mapping), "a mapping"),
+    "ByDevice": (lambda value: isinstance(value, Mapping), "a mapping, such as `{a100-80g: {partition: gpu}}`"),
     "Trees": (lambda value: isinstance(value, list), "a list of mappings"),
 }  # fmt: skip
 _SECTIONS = {"Slurm": Slurm, "SkyPilot": SkyPilot, "Kubernetes": Kubernetes}
@@ -175,6 +202,8 @@ def _parse_value(kind: str, value: Any, route: str) -> Any:
     if kind in ("Words", "Trees"):
         inner = "str" if kind == "Words" else "Tree"
         return tuple(_parse_value(inner, each, f"{route}[{number}]") for number, each in enumerate(value))
+    if kind == "ByDevice":
+        return {_device_id(name, route): _section_values(Slurm, value[name], f"{route}.{name}") for name in value}
     if kind == "Pairs":
         for name in value:
             if not re.fullmatch(_VARIABLE_NAME, str(name)):

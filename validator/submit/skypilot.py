@@ -24,6 +24,7 @@ from validator.wording import relative_to_cwd
 
 # Where a run starts, and where relative mounts lead to (sky/skylet/constants.py, SKY_REMOTE_WORKDIR).
 WORK_FOLDER = "~/sky_workdir"
+_PROGRAM_PLACE = ".lmf-recipes/job"  # of the program of the job
 # GiB: what a task gets that asks for nothing (sky/resources.py), and what system and packages take of it.
 _DEFAULT_DISK_GIB, _SYSTEM_DISK_GIB = 256, 60
 _MEMORY_COMMENT = "GiB: the high end of the prediction, with headroom. SkyPilot makes /dev/shm a share of main memory."
@@ -93,7 +94,8 @@ def task_file(work: ClusterJob, site: Site, uploads: Uploads) -> str:
     cannot make the device run and the site file names no image."""
     section, resources = site.skypilot, task_resources(work, site.skypilot)
     # Paths on this machine count from the folder that `sky` is started in.
-    sent = {place: str(relative_to_cwd(path)) for place, path in {**uploads.files, **uploads.data}.items()}
+    brought = {_PROGRAM_PLACE: node_script.helper_folder(), **uploads.files, **uploads.data}
+    sent = {place: str(relative_to_cwd(path)) for place, path in brought.items()}
     volumes: dict[str, YamlValue] = {"volumes": section.volumes} if section.volumes else {}
     rendezvous = node_script.script_lines("skypilot")
     task: dict[str, YamlValue] = {
@@ -103,7 +105,9 @@ def task_file(work: ClusterJob, site: Site, uploads: Uploads) -> str:
         "file_mounts": Commented({**sent, **section.mounts}, _MOUNTS_COMMENT),
         **volumes,
         "setup": _setup_script(work, site),
-        "run": node_script.build_node_script(work, site, section.setup, rendezvous, work.time_limit_h),
+        "run": node_script.build_node_script(
+            work, site, "SkyPilot", _PROGRAM_PLACE, section.setup, rendezvous, work.time_limit_h
+        ),
     }
     head = [f"{work.name} on {work.machine}, by `lmf-recipes submit --to skypilot`."]
     if section.managed:

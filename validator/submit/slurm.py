@@ -4,8 +4,10 @@ itself again before the limit, and runs `sbatch` with hints for its errors."""
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from validator.errors import RecipeError
@@ -14,7 +16,7 @@ from validator.knowledge.node_environment import node_needs
 from validator.knowledge.tables import yaml_table
 from validator.launch import resume
 from validator.physics import Band
-from validator.recipe import atomic_write, safe_read
+from validator.recipe import safe_read
 from validator.submit import cluster_job, node_script, scheduler_client
 from validator.submit.cluster_job import ClusterJob, RunToSubmit, Submission
 from validator.submit.site_file import Site, Slurm
@@ -101,6 +103,7 @@ def queue_job(job: str) -> str:
 def prepare(runs: Sequence[RunToSubmit], site: Site) -> Submission:
     """Return the batch script for one run, or an array job for several runs. Runs that are finished already are left
     out. Raises RecipeError if the runs cannot form one array, or if no time limit is known."""
+    site = replace(site, slurm=site.slurm.for_device(runs[0].work.device.id))
     # The nodes see the output folder that this machine does.
     resumable = [each for each in runs if each.work.can_resume]
     resumed = [f"{each.work.name} {line}" for each in resumable for line in resume.resume_messages(each.run, dry=True)]
@@ -109,7 +112,8 @@ def prepare(runs: Sequence[RunToSubmit], site: Site) -> Submission:
         return Submission(batch_script([each.work for each in runs], site), resumed, lambda: ["nothing is submitted"])
     job = batch_script(works, site)
     notes = [*resumed, *submission_notes(works, site)]
-    return Submission(job, notes, lambda: _submit_script(job, works, site), _start_command(works[0], site.slurm))
+    program, start = helper_path(works[0], site.slurm), _start_command(works[0], site.slurm)
+    return Submission(job, notes, lambda: _submit_script(job, works, site), start, program)
 
 
 def _start_command(work: ClusterJob, slurm: Slurm) -> str:
@@ -124,24 +128,20 @@ def batch_script(works: Sequence[ClusterJob], site: Site) -> str:
     merged = cluster_job.merge_into_array(works)
     hours = limit_hours(merged, site.slurm.hours)
     several = len(works) if len(works) > 1 else 0
-    run_lines = _run_lines(merged, merged)
+    run_lines = _run_lines(merged, merged.name, site, hours)
     if several:
         run_lines = ['case "$SLURM_ARRAY_TASK_ID" in']
         for number, work in enumerate(works):
-            run_lines += [f"{number})", *node_script.indent_lines([*_run_lines(work, merged), ";;"])]
+            run_lines += [f"{number})", *node_script.indent_lines([*_run_lines(work, merged.name, site, hours), ";;"])]
         run_lines.append("esac")
     login = " -l" if site.slurm.modules else ""  # which defines `module`
     parts = [
         [f"#!/bin/bash{login}", *directive_lines(merged, site.slurm, hours, several), *_header_lines(works, hours)],
         ["# What the site asks for", *node_script.site_setup_lines(site, site.slurm.setup, site.slurm.modules)],
-        ["# The run", *run_lines],
-        rendezvous_lines(merged),
-        requeue_lines(merged, requeue_notice_s(merged, hours)),
-        resume_lines(merged),
-        node_lines(merged),
-        srun_lines(merged, site.slurm),
+        ["# The run", *run_lines, *node_script.torchrun_env_lines(merged)],
+        start_lines(merged, site.slurm),
     ]
-    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+    return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
 def submission_notes(works: Sequence[ClusterJob], site: Site) -> Iterator[str]:
@@ -153,19 +153,21 @@ def submission_notes(works: Sequence[ClusterJob], site: Site) -> Iterator[str]:
         yield from cluster_job.loss_notes(work)
         if site.slurm.container:
             mounted = [Path([*mount.split(":"), mount][1]) for mount in site.slurm.mounts]
-            for path in (work.recipe, work.output):
+            for path in (work.recipe, work.output, helper_path(work, site.slurm)):
                 if not any(path.is_relative_to(folder) for folder in mounted):
                     yield f"`{path}` is in no mount of the container; add its folder to `slurm.mounts` of the site file"
 
 
 def _submit_script(job: str, works: Sequence[ClusterJob], site: Site) -> Iterator[str]:
-    merged = cluster_job.merge_into_array(works)
-    log = log_path(merged, site.slurm, len(works) if len(works) > 1 else 0)
-    new = [folder for folder in (log.parent, *log.parent.parents) if not safe_read.path_kind(folder)]
-    atomic_write.make_folder(log.parent)  # SLURM makes none
+    merged, several = cluster_job.merge_into_array(works), len(works) if len(works) > 1 else 0
+    log, program = log_path(merged, site.slurm, several), helper_path(merged, site.slurm)
+    new = [folder for folder in (program.parent, *program.parent.parents) if not safe_read.path_kind(folder)]
+    is_new_program = node_script.write_helper(program)  # SLURM makes no folder for the log, and this does
     try:
         number = queue_job(job)
     except RecipeError:
+        if is_new_program:
+            shutil.rmtree(program, ignore_errors=True)
         with suppress(OSError):  # somebody else may have put a file there
             for folder in new:
                 folder.rmdir()
@@ -173,6 +175,9 @@ def _submit_script(job: str, works: Sequence[ClusterJob], site: Site) -> Iterato
     file = str(log).replace("%x", merged.name).replace("%j", number).replace("%A", number).replace("%a", "0")
     yield f"job {number} is queued: {shell_join(('squeue', '--job', number))}"
     yield f"log: tail -F {shell_quote(file)}"
+    if merged.nodes > 1:
+        nodes = shell_quote(file.removesuffix(".out"))
+        yield f"logs of the nodes: tail -F {nodes}-*; the first failure: grep -A 8 'Root Cause' {nodes}-*"
     yield f"cancel: scancel {number}"
 
 
@@ -188,23 +193,18 @@ def _header_lines(works: Sequence[ClusterJob], hours: float) -> list[str]:
     return lines
 
 
-def _run_lines(work: ClusterJob, merged: ClusterJob) -> list[str]:
-    """Return bash lines that set the variables of one run: recipe, output folder, arguments and environment. `merged`
-    is the job that stands for all runs of an array (`merge_into_array`). If one run of the array needs the variables
-    for resuming, every run that can resume sets them."""
-    resuming = [
-        *(
-            [f"export overwrites={str(work.discards_old_checkpoints).lower()}"]
-            if merged.discards_old_checkpoints
-            else []
-        ),
-        *([f"resuming=({shell_join(work.resume_overrides)})"] if merged.resume_overrides else []),
-    ]
+def _run_lines(work: ClusterJob, name: str, site: Site, hours: float) -> list[str]:
+    """Return bash lines that set the variables of one run: its command, the options of the program that runs the job,
+    and the environment. `name` is the name of the job, which may be an array. `hours` is the time limit."""
+    notice, wait_s = requeue_notice_s(work, hours), 60 * site.start_wait_minutes
+    options = node_script.helper_options(work, "SLURM", wait_s, notice)
+    # Each of several nodes has a log of its own.
+    options += [f"--log={_log_folder(work, site.slurm) / name}"] if work.nodes > 1 else []
     return [
-        f"export recipe={shell_quote(str(work.recipe))} output={shell_quote(str(work.output))}",
-        *node_script.array_lines("arguments", [str(work.recipe), *work.overrides]),
-        *(resuming if work.can_resume else ()),
+        *node_script.array_lines("command", [*work.starter, str(work.recipe), *work.overrides]),
+        *node_script.array_lines("job", options),
         *node_script.export_lines(work.environment),
+        *node_script.site_export_lines(site),
     ]
 
 
@@ -233,7 +233,7 @@ def directive_lines(work: ClusterJob, slurm: Slurm, hours: float, several: int =
 def _sbatch_options(work: ClusterJob, slurm: Slurm, hours: float, several: int) -> Iterator[str]:
     yield f"--job-name={work.name}"
     if several:
-        yield f"--array=0-{several - 1}"
+        yield f"--array=0-{several - 1}" + (f"%{slurm.array_limit}" if slurm.array_limit else "")
     yield from (f"--nodes={work.nodes}", "--ntasks-per-node=1")
     if resource := node_needs(work.device).slurm:
         # The site's form, else the name that most sites give to the vendor's devices.
@@ -259,80 +259,39 @@ def slurm_time(hours: float) -> str:
 def log_path(work: ClusterJob, slurm: Slurm, several: int = 0) -> Path:
     """Return the path of the job's log file. The path contains SLURM's placeholders for the name and number of the job
     (`%x`, `%j`). `several` is the number of jobs in the array (0: no array)."""
-    folder = safe_read.expand_home(slurm.logs).absolute() if slurm.logs else work.output.parent
-    return folder / ("%x-%A_%a.out" if several else "%x-%j.out")
+    return _log_folder(work, slurm) / ("%x-%A_%a.out" if several else "%x-%j.out")
 
 
-def rendezvous_lines(work: ClusterJob) -> list[str]:
-    """Return bash lines that export the address and port where the nodes meet. The port is computed from the job
-    number, because a node may run several jobs. The port stays below 32768, where the kernel's own range of ports
-    begins."""
-    lines = ["address=127.0.0.1"]
-    if work.nodes > 1:
-        lines = [*node_script.local_address_lines(), *node_script.script_lines("address")]
-    lines.append("export RDZV_ID=$SLURM_JOB_ID MASTER_ADDR=$address MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))")
-    return lines + node_script.torchrun_env_lines(work)
+def _log_folder(work: ClusterJob, slurm: Slurm) -> Path:
+    return safe_read.expand_home(slurm.logs).absolute() if slurm.logs else work.output.parent
 
 
-def clean_up_lines(work: ClusterJob) -> list[str]:
-    """Return bash lines that move half-written checkpoints aside. If the recipe has `overwrite_output_dir`, the lines
-    first move everything that earlier runs left in the output folder."""
-    anew = ['if [ "$overwrites" = true ]; then', *node_script.indent_lines(node_script.script_lines("anew")), "fi"]
-    old = anew if work.discards_old_checkpoints else []
-    return [*old, *node_script.quarantine_function_lines(), "set_aside"]
+def helper_path(work: ClusterJob, slurm: Slurm) -> Path:
+    """Return the folder with the program of the job, which all nodes see: beside the logs."""
+    return _log_folder(work, slurm) / ".lmf-recipes" / node_script.helper_name()
 
 
-def resume_lines(work: ClusterJob) -> list[str]:
-    """Return bash lines that clean up the output folder and add the overrides for resuming. Nodes with output folders
-    of their own clean up in their own script. The list is empty if the run cannot resume."""
-    if not work.can_resume:
-        return []
-    resume_condition = (
-        'if [ -n "$before" ] && [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then arguments+=("${resuming[@]}"); fi'
-    )
-    clean_up = [] if work.separate_output_dirs else clean_up_lines(work)
-    return [*clean_up, "before=$(newest)", *([resume_condition] if work.resume_overrides else ())]
-
-
-def requeue_lines(work: ClusterJob, notice: int) -> list[str]:
-    """Return bash lines that queue the job again after a failure, or before its time limit. SLURM sends a signal
-    `notice` seconds before the limit. The list is empty if the run cannot resume."""
-    if not work.can_resume:
-        return []
-    what = "# Before the limit, and where the training fails, the job is queued again"
-    return [what, f"notice={notice}", *node_script.script_lines("requeue")]
-
-
-def node_lines(work: ClusterJob) -> list[str]:
-    """Return bash lines that store the script for each node in the variable `node`, which srun runs."""
-    shares_folder = work.nodes > 1 and not work.separate_output_dirs
-    lines = [
-        "set -euo pipefail",
-        *node_script.script_lines("access"),
-        *(node_script.script_lines("shared") if shares_folder else ['rm -f "$output/.$RDZV_ID-$NODE_RANK"']),
-        *(clean_up_lines(work) if work.separate_output_dirs and work.can_resume else ()),
-        *node_script.node_setup_lines(work),
-        f"command -v {work.starter[0]} >/dev/null ||",
-        f'  fail "{work.starter[0]} is not in the path of $SLURMD_NODENAME; setup in the site file takes lines for it"',
-        *node_script.script_lines("doctor", machine=work.machine),
-        f"exec {node_script.launch_line(work)}",
-    ]
-    return ["# What each node does", "read -r -d '' node <<'NODE' || true", *lines, "NODE"]
-
-
-def srun_lines(work: ClusterJob, slurm: Slurm) -> list[str]:
-    """Return bash lines that start the script on every node with srun, wait for its end, and exit with its exit
-    code."""
-    options = ["--kill-on-bad-exit=1", *(["--label"] if work.nodes > 1 else []), *_container_options(work, slurm)]
-    is_part_of_server = node_needs(work.device).slurm == "npu" and work.devices < work.device.server_devices
+def start_lines(work: ClusterJob, slurm: Slurm) -> list[str]:
+    """Return the bash lines that start the program of the job: on this node it calls srun, which starts it on every
+    node."""
+    options = ["--kill-on-bad-exit=1", *_container_options(work, slurm)]
     return [
-        *(node_script.script_lines("npus") if is_part_of_server else ()),
-        "# srun does not take the number of CPUs from the job by itself (SLURM 22.05 and later)",
-        'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}"',
-        f'srun {shell_join(options)} bash -c "$node" node "${{arguments[@]}}" &',
-        *node_script.script_lines("wait"),
-        *(node_script.script_lines("failed") if work.can_resume else ()),
-        'exit "$code"',
+        "# The program of the job, in readable Python (main.py lists the options): the lock of the output folder,",
+        "# half-written checkpoints, how the nodes meet, and queueing again before the time limit",
+        f"program={shell_quote(str(helper_path(work, slurm)))}",
+        'fail() { echo "lmf-recipes: $*" >&2; exit 1; }',
+        '[ -r "$program" ] || fail "$(hostname) does not see $program; lmf-recipes submit --write FILE writes it"',
+        'command -v python3 >/dev/null || fail "$(hostname) has no python3 (3.6 or later)"',
+        "# On each node, which expands this itself",
+        "# shellcheck disable=SC2016",
+        'start=\'[ -r "$0" ] || {',
+        '  echo "lmf-recipes: $SLURMD_NODENAME does not see $0; name a folder that all see as slurm.logs" >&2',
+        "  exit 1",
+        "}",
+        'exec python3 "$0" node "$@"\'',
+        'exec python3 "$program" batch "${job[@]}" -- \\',
+        f"  srun {shell_join(options)} \\",
+        '  bash -c "$start" "$program" "${job[@]}" -- "${command[@]}"',
     ]
 
 

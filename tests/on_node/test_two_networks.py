@@ -1,5 +1,5 @@
-"""Two nodes on one host, each with a network of its own, and torchrun on them as LLaMA-Factory's launcher starts it for
-a job. Neither knows the other's name, and its own leads to loopback, as on Debian."""
+"""Two nodes on one host, each with a network of its own, and torchrun on them as a job starts it. Neither knows the
+other's name, and its own leads to loopback, as on Debian."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from validator.knowledge import devices
 from validator.submit import node_script
 
 pytestmark = [
@@ -18,7 +17,7 @@ pytestmark = [
     pytest.mark.process,
     pytest.mark.network,
     pytest.mark.real,
-    pytest.mark.sample(one_in=6, whole_for=["release/constraints.txt", "validator/submit/*"], together=True),
+    pytest.mark.sample(one_in=6, whole_for=["release/constraints.txt", "validator/on_node/*"], together=True),
 ]
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
@@ -42,9 +41,9 @@ read -r _
 ip addr add {address}/24 dev wire{number}
 ip link set wire{number} up
 set -euo pipefail
-export MASTER_ADDR={first} PET_RDZV_CONF=is_host={is_host}
-{lines}
-exec {python} -m torch.distributed.run --nnodes 2 --nproc-per-node 1 --rdzv-id 7 --rdzv-backend c10d \\
+export MASTER_ADDR={first} MASTER_PORT=29511 RDZV_ID=7 NODE_RANK={number}
+exec {python} {helper} node --engine=Kubernetes --recipe=program.py --output=out --nodes=2 -- {python} \\
+  -m torch.distributed.run --nnodes 2 --nproc-per-node 1 --rdzv-id 7 --rdzv-backend c10d \\
   --rdzv-endpoint {first}:29511 program.py
 """
 
@@ -60,13 +59,12 @@ def apart() -> bool:
     )
 
 
-def node(number: int, folder: Path, lines: list[str]) -> subprocess.Popen[str]:
+def node(number: int, folder: Path) -> subprocess.Popen[str]:
     script = NODE.format(
         number=number,
         address=ADDRESSES[number],
         first=ADDRESSES[0],
-        is_host=int(number == 0),
-        lines="\n".join(lines),
+        helper=node_script.helper_folder(),
         python=sys.executable,
     )
     words = ["unshare", "--net", "--uts", "--mount", "bash", "-c", script]
@@ -75,10 +73,10 @@ def node(number: int, folder: Path, lines: list[str]) -> subprocess.Popen[str]:
     )
 
 
-def run(folder: Path, lines: list[str]) -> tuple[list[int], str]:
+def run(folder: Path) -> tuple[list[int], str]:
     """Exit codes of both nodes, and what they print."""
     (folder / "program.py").write_text(PROGRAM)
-    nodes = [node(number, folder, lines) for number in range(2)]
+    nodes = [node(number, folder) for number in range(2)]
     try:
         for process in nodes:
             assert process.stdout
@@ -97,11 +95,10 @@ def run(folder: Path, lines: list[str]) -> tuple[list[int], str]:
 
 
 def test_nodes_meet_where_names_lead_nowhere(tmp_path: Path) -> None:
-    """Without the lines they were seen to wait for each other until torchrun's timeout."""
+    """Without addresses they were seen to wait for each other until torchrun's timeout."""
     pytest.importorskip("torch")
     if not apart():
         pytest.skip("networks of their own cannot be made on this machine")
-    lines = node_script.device_setup_lines(devices.find_device("a100")[0], 8, nodes=2)
-    codes, text = run(tmp_path, lines)
+    codes, text = run(tmp_path)
     assert codes == [0, 0], text
     assert text.count("sum 2") == 2

@@ -1,20 +1,14 @@
-"""Tests of whether a checkpoint was written completely. `python3 - FOLDER`, with this file on standard input, renames
-the incomplete checkpoints in a folder. Jobs carry this file to nodes, where only Python's own library (3.8 or later) is
-sure to be installed, so it imports nothing of this package. Sources: transformers/trainer.py, Trainer._save_checkpoint;
+"""Tests of whether a checkpoint was written completely. Sources: transformers/trainer.py, Trainer._save_checkpoint;
 deepspeed/runtime/engine.py, save_checkpoint."""
-
-from __future__ import annotations
 
 import errno
 import itertools
 import json
 import os
 import re
-import sys
 import zipfile
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator, Mapping, Optional
 
 CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
 TRAINER_STATE, WEIGHTS_INDEX = "trainer_state.json", "model.safetensors.index.json"
@@ -34,7 +28,7 @@ _INCOMPLETE_MARK = "checkpoint-is-incomplete.txt"
 _MAX_HEAD_BYTES, _MAX_JSON_BYTES = 100_000_000, 1 << 28
 
 
-def integrity_problem(folder: Path) -> str | None:
+def integrity_problem(folder: Path) -> Optional[str]:
     """Return the first reason why a checkpoint is incomplete, as text for a message; None if the checkpoint is
     complete."""
     try:
@@ -43,7 +37,7 @@ def integrity_problem(folder: Path) -> str | None:
         return f"cannot be read: {_os_reason(err)}"
 
 
-def result_problem(folder: Path) -> str | None:
+def result_problem(folder: Path) -> Optional[str]:
     """Return which weight file directly in the output folder is cut off or missing, as text for a message. A run saves
     its final model there. None if all weight files are complete."""
     try:
@@ -77,13 +71,14 @@ def quarantine_path(folder: Path) -> Path:
     return next(place for place in places if not os.path.lexists(place))
 
 
-def quarantine(folder: Path) -> Path | None:
+def quarantine(folder: Path) -> Optional[Path]:
     """Rename a checkpoint to its quarantine path and return that path; None if another node has already renamed the
     checkpoint. Raises OSError if the folder cannot be renamed."""
     while True:
         place = quarantine_path(folder)
         try:
-            return folder.rename(place)
+            folder.rename(place)
+            return place
         except FileNotFoundError:
             return None
         except OSError as err:
@@ -161,20 +156,11 @@ def _shard_problems(folder: Path) -> Iterator[str]:
             yield f"the optimizer states of process {rank} are missing"
 
 
-def main(output: str) -> None:
-    """Rename the incomplete checkpoints in the folder `output`, a run's output folder. Ends the process with a message
-    if a checkpoint cannot be renamed, because the run would resume from that checkpoint."""
-    for folder in Path(output).glob("checkpoint-*"):
+def quarantine_incomplete(output: Path) -> Iterator[str]:
+    """Rename the incomplete checkpoints in a run's output folder, and yield a message for each. Raises OSError if one
+    cannot be renamed, because the run would resume from it."""
+    for folder in output.glob("checkpoint-*"):
         why = integrity_problem(folder) if CHECKPOINT_NAME.fullmatch(folder.name) and folder.is_dir() else None
-        if why:
-            try:
-                place = quarantine(folder)
-            except OSError as err:
-                message = f"{folder} was not written to its end ({why}), and cannot be renamed"
-                sys.exit(f"lmf-recipes: {message}: {_os_reason(err)}")
-            if place:
-                sys.stderr.write(f"lmf-recipes: {folder} was not written to its end ({why}); it is now {place.name}\n")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
+        place = quarantine(folder) if why else None
+        if place:
+            yield f"{folder} was not written to its end ({why}); it is now {place.name}"
