@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import AnyStr
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36  # linux/prctl.h
 
 
 # What ends a program from outside: a terminal, a batch system, a closed connection. Windows has no SIGHUP.

@@ -29,7 +29,7 @@ CASES = small_sets.CASES | nasty_sets.CASES
 
 def run_of(recipe: dict[str, Any]) -> tuple[RunSettings, row_selection.RowSelection]:
     job = run_of_values(recipe, workspace=Workspace("recipe.yaml", (Path.cwd(),)))
-    counter, _ = token_counting.best_counter(job)
+    counter = token_counting.best_counter(job)
     return job, row_selection.select_rows(job, recipe_datasets.load_datasets(job, counter, lambda _rows: None))
 
 

@@ -18,7 +18,7 @@ from validator.dataset.row_scan import OnRows
 from validator.dataset.row_selection import Positions, RowSelection, select_rows
 from validator.dataset.sample_guidance import SampleGuidance
 from validator.dataset.sequence_lengths import HistogramBar
-from validator.dataset.token_counting import TokenCounter
+from validator.dataset.token_counting import CharacterCounter, TokenCounter
 from validator.errors import RecipeError
 from validator.knowledge.guidance import BLOCK_TOKENS
 from validator.physics import Band
@@ -162,6 +162,7 @@ class DataReport:
 
 
 _LENGTH_QUANTILES = 500  # equally likely lengths that stand for those of all samples
+ESTIMATES_BECAUSE = "token counts are estimates: "  # begins a note
 # Near duplicates among more rows are looked for only with --near, for that takes most of the time.
 MAX_NEAR_DUPLICATE_ROWS = 200_000
 
@@ -174,7 +175,7 @@ def build_report(run: RunSettings, near: bool | None, report: OnRows) -> DataRep
         raise RecipeError(
             f"{run.workspace.recipe}: `tokenized_path` holds tokenized data, whose rows cannot be examined"
         )
-    counter, reason = token_counting.best_counter(run)
+    counter = token_counting.best_counter(run)
     sets = recipe_datasets.load_datasets(run, counter, report)
     if not sets:
         raise RecipeError(f"{run.workspace.recipe}: names no data set; set `dataset`")
@@ -186,7 +187,7 @@ def build_report(run: RunSettings, near: bool | None, report: OnRows) -> DataRep
     exact = not selection.inexact_because and (counter.exact or not run.batch.packing)
     distinct, duplicates = quality.exact_duplicates(selection, rows)
     skipped = _why_near_duplicates_skipped(near, len(rows), selection.row_step)
-    settings = partial(recipe_datasets.scan_settings, run, counter)
+    settings = partial(recipe_datasets.scan_settings, run, CharacterCounter())
     similar = () if skipped else quality.near_duplicates(selection, distinct, settings, report)
     tokens = _token_totals(run, selection, counter, trained)
     samples = len(distinct) * selection.row_step
@@ -201,7 +202,7 @@ def build_report(run: RunSettings, near: bool | None, report: OnRows) -> DataRep
         cutoff_len=int(run.args.number("cutoff_len")),
         sets=[_dataset_summary(one) for one in sets],
         problems=selection.problems,
-        notes=[*_report_notes(run, selection, reason), *filter(None, [skipped])],
+        notes=[*_report_notes(run, selection, counter.reason), *filter(None, [skipped])],
         rows=RowCounts(
             read=sum(one.rows.read for one in sets),
             selected=len(selection.train) * selection.row_step,
@@ -246,7 +247,7 @@ def _report_notes(run: RunSettings, selection: RowSelection, reason: str) -> Ite
     """Yield the reasons why figures of the report are not exact. `reason` says why token counts are estimates; it is
     empty if they are exact."""
     if reason:
-        yield f"token counts are estimates: {reason}"
+        yield f"{ESTIMATES_BECAUSE}{reason}"
     elif not run.args.is_set("template") and run.task.stage != "pt":
         yield "no `template`: what the tokenizer's own chat template adds to a sample is not counted"
     if any(one.rows.tools_approximated for one in selection.sets):

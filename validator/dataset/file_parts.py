@@ -26,7 +26,7 @@ _SPAN_BYTES = 16 << 20  # bytes; smaller parts cost more to hand over than they 
 _TASKS_AHEAD = 4 * WORKER_COUNT  # parts that are handed out before their results are asked for
 # From Python 3.14 on, the default on Linux is a server that starts the processes; they would end with it, not with this
 # process.
-_START_METHOD = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+START_METHOD = multiprocessing.get_context("fork") if sys.platform == "linux" else multiprocessing.get_context("spawn")
 
 
 def line_spans(path: Path) -> list[tuple[int, int]]:
@@ -48,7 +48,7 @@ def results_in_order(work: Callable[..., T], tasks: Sequence[tuple[object, ...]]
     """Run `work(*task)` for each task in several processes, and yield the results in the order of the tasks. Raises the
     exception that `work` raises, and RecipeError if a process is killed."""
     left = iter(tasks)
-    with ProcessPoolExecutor(WORKER_COUNT, _START_METHOD, initializer=_follow_parent) as workers:
+    with ProcessPoolExecutor(WORKER_COUNT, START_METHOD, initializer=follow_parent) as workers:
         try:
             with processes.delay_interrupt():
                 waiting: list[Future[T]] = [workers.submit(work, *task) for task in islice(left, _TASKS_AHEAD)]
@@ -63,8 +63,8 @@ def results_in_order(work: Callable[..., T], tasks: Sequence[tuple[object, ...]]
             raise
 
 
-def _follow_parent() -> None:
-    """Make this worker process ignore Ctrl-C, which its parent handles, and end when its parent ends."""
+def follow_parent() -> None:
+    """Make this child process ignore Ctrl-C, which its parent handles, and end when its parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):

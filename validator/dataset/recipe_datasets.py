@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -85,12 +86,13 @@ class LoadedDataset:
 def load_datasets(run: RunSettings, counter: TokenCounter, report: OnRows) -> list[LoadedDataset]:
     """Load and scan every data set of the recipe, training sets first. If one data set has so many rows that only every
     n-th row is kept, only every n-th row of all data sets is kept. `report` is called with the number of rows read
-    since the last call."""
-    loaded = [
-        _load_dataset(run, name, key == "eval_dataset", counter, report)
-        for key in ("dataset", "eval_dataset")
-        for name in dict.fromkeys(run.args.words(key))
-    ]
+    since the last call. The counter is closed at the end."""
+    with closing(counter):
+        loaded = [
+            _load_dataset(run, name, key == "eval_dataset", counter, report)
+            for key in ("dataset", "eval_dataset")
+            for name in dict.fromkeys(run.args.words(key))
+        ]
     row_step = max((one.rows.row_step for one in loaded), default=1)
     for one in loaded:
         one.rows.downsample(row_step)

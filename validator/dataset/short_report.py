@@ -10,7 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from validator.dataset import data_files, recipe_datasets, token_counting
-from validator.dataset.data_report import DataReport, better_cutoff, build_report, length_quantiles
+from validator.dataset.data_report import (
+    ESTIMATES_BECAUSE,
+    DataReport,
+    better_cutoff,
+    build_report,
+    length_quantiles,
+)
 from validator.dataset.row_scan import BLOCK_ROWS
 from validator.dataset.row_selection import select_rows
 from validator.errors import RecipeError
@@ -56,7 +62,7 @@ def count_samples(run: RunSettings) -> CountedSamples | None:
     is trained on, or if tokens of media are not known. Raises like `quick_report`."""
     if not (budget := _reading_budget(run)):
         return None
-    counter, _ = token_counting.best_counter(run)
+    counter = token_counting.best_counter(run)
     selection = select_rows(run, recipe_datasets.load_datasets(run, counter, budget))
     trained, evaluated = (selection.trained(each) for each in (selection.train, selection.evaluation))
     if selection.problems or selection.uncounted_media or not len(trained):
@@ -114,6 +120,9 @@ def _report_lines(report: DataReport) -> Iterator[str]:
     trained = rows.trained if rows.sequences != rows.trained else min(rows.trained, steps.total * steps.batch)
     yield (f"data: {trained:,} of {rows.read:,} rows trained in {total}, "
            f"{about}{tokens.per_epoch:,} tokens an epoch")  # fmt: skip
+    for note in report.notes:
+        if note.startswith(ESTIMATES_BECAUSE) and not note.endswith(token_counting.NO_TOKENIZER):
+            yield f"data: {note}"
     for drop in report.drops:
         yield f"data: {drop.rows:,} {plural(drop.rows, 'row')} dropped: {drop.reason} ({drop.examples[0]})"
     for one in report.quality:

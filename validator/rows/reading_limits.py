@@ -62,19 +62,27 @@ def too_many_columns(count: int) -> TooLargeError:
     return TooLargeError(f"{count_message}; each key of a row is a column, so write keys that vary as text")
 
 
-@contextmanager
-def memory_limit(most: int) -> Iterator[None]:
-    """Limit the memory of this process inside of the `with` block. `most`: the bytes that it may use in addition to
-    what it uses now (RLIMIT_DATA). Only Linux has the limit."""
+def used_memory() -> int | None:
+    """Return the bytes of memory that this process uses for its data. Return None if the system does not say; only
+    Linux does."""
     try:
-        status = Path("/proc/self/status").read_text()
-        current_bytes = int(status.partition("VmData:")[2].split()[0]) << 10
-        import resource
-    except (OSError, ImportError, IndexError, ValueError):
+        return int(Path("/proc/self/status").read_text().partition("VmData:")[2].split()[0]) << 10
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+@contextmanager
+def memory_limit(most: int, used: int | None = None) -> Iterator[None]:
+    """Limit the memory of this process inside of the `with` block. `most`: the bytes that it may use in addition to
+    `used`, which is by default what it uses now (RLIMIT_DATA). Only Linux has the limit."""
+    used = used or used_memory()
+    if used is None:
         yield
         return
+    import resource  # which Windows lacks
+
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    limits = [limit for limit in (current_bytes + most, *before) if limit != resource.RLIM_INFINITY]
+    limits = [limit for limit in (used + most, *before) if limit != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_DATA, (min(limits), before[1]))
     try:
         yield
