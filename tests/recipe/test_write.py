@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import stat
+import struct
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -104,19 +105,142 @@ def test_a_link_that_leads_nowhere_is_not_written_through(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["link.yaml"]
 
 
-def test_attributes_stay_and_another_name_keeps_what_it_had(tmp_path: Path) -> None:
-    target, other = tmp_path / "recipe.yaml", tmp_path / "other.yaml"
+@pytest.fixture
+def attributed(tmp_path: Path) -> Path:
+    """A file with an extended attribute."""
+    target = tmp_path / "recipe.yaml"
     target.write_text("old")
-    other.hardlink_to(target)
-    attributes = sys.platform == "linux" and hasattr(os, "setxattr")
-    if attributes:
+    if sys.platform != "linux":
+        pytest.skip("extended attributes are kept on Linux only")
+    try:
         os.setxattr(target, "user.origin", b"mine")
+    except OSError as err:
+        pytest.skip(f"the file system of {tmp_path} holds no extended attributes: {err}")
+    return target
+
+
+def test_attributes_stay(attributed: Path) -> None:
+    attributed.chmod(0o640)
     if os.geteuid() == 0:
-        os.chown(target, 12345, 54321)
-    atomic_write.replace_file(target, "new")
-    assert (target.read_text(), other.read_text()) == ("new", "old")
-    assert (target.stat().st_uid, target.stat().st_gid) == (other.stat().st_uid, other.stat().st_gid)
-    assert not attributes or os.getxattr(target, "user.origin") == b"mine"
+        os.chown(attributed, 12345, 54321)
+    before = attributed.stat()
+    atomic_write.replace_file(attributed, "new")
+    now = attributed.stat()
+    assert (now.st_uid, now.st_gid, now.st_mode) == (before.st_uid, before.st_gid, before.st_mode)
+    assert now.st_ino != before.st_ino  # another file, which took its place in one step
+    assert attributed.read_text() == "new"
+    assert os.getxattr(attributed, "user.origin") == b"mine"
+
+
+def access(*entries: tuple[int, int, int]) -> bytes:
+    """A POSIX access control list of entries of tag, permissions and id (linux/posix_acl_xattr.h)."""
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+NOBODY = 0xFFFFFFFF
+LIST = access((1, 6, NOBODY), (2, 6, 1234), (4, 4, NOBODY), (0x10, 6, NOBODY), (0x20, 0, NOBODY))
+
+
+@pytest.mark.parametrize("owned", [True, False])
+def test_an_access_control_list_is_that_of_the_file_and_not_of_its_folder(attributed: Path, owned: bool) -> None:
+    try:
+        os.setxattr(attributed.parent, "system.posix_acl_default", LIST)
+        if owned:
+            os.setxattr(attributed, "system.posix_acl_access", LIST)
+    except OSError as err:
+        pytest.skip(f"the file system of {attributed.parent} holds no access control lists: {err}")
+    before = attributed.stat()
+    atomic_write.replace_file(attributed, "new")
+    assert ("system.posix_acl_access" in os.listxattr(attributed)) is owned
+    assert not owned or os.getxattr(attributed, "system.posix_acl_access") == LIST
+    assert attributed.stat().st_mode == before.st_mode
+    assert attributed.stat().st_ino != before.st_ino
+
+
+def linked_twice(target: Path, _: pytest.MonkeyPatch) -> None:
+    (target.parent / "other.yaml").hardlink_to(target)
+
+
+def of_somebody_else(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid():
+        pytest.skip("only root can give a file away")
+    os.chown(target, 12345, 54321)
+    monkeypatch.setattr(os, "fchown", no_links)
+
+
+def with_a_fixed_attribute(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "setxattr", no_links)
+
+
+WAYS = [linked_twice, of_somebody_else, with_a_fixed_attribute]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("content", ["n", "new and longer"])
+def test_a_file_that_no_new_one_can_stand_for_is_written_in_place(
+    attributed: Path, way: Callable[[Path, pytest.MonkeyPatch], None], content: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    way(attributed, monkeypatch)
+    before, names = attributed.stat(), sorted(attributed.parent.iterdir())
+    atomic_write.replace_file(attributed, content)
+    now = attributed.stat()
+    assert (now.st_ino, now.st_nlink, now.st_uid, now.st_mode) == (
+        before.st_ino, before.st_nlink, before.st_uid, before.st_mode
+    )  # fmt: skip
+    assert {path.read_text() for path in names} == {content}
+    assert os.getxattr(attributed, "user.origin") == b"mine"
+    assert sorted(attributed.parent.iterdir()) == names
+
+
+def linked_file(folder: Path) -> Path:
+    target = folder / "recipe.yaml"
+    target.write_text("old")
+    (folder / "other.yaml").hardlink_to(target)
+    return target
+
+
+def test_a_write_in_place_that_fails_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, write = linked_file(tmp_path), atomic_write._overwrite
+
+    def full(file: Path, content: bytes) -> None:
+        write(file, content[:2])
+        if content != b"old" or broken:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(file, content)
+
+    monkeypatch.setattr(atomic_write, "_overwrite", full)
+    broken = False
+    with pytest.raises(RecipeError, match="cannot be written: no space left on device"):
+        atomic_write.replace_file(target, "new")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"recipe.yaml": "old", "other.yaml": "old"}
+    broken = True
+    with pytest.raises(
+        RecipeError, match=r"is written in part: no space left on device; copy `.*/\.recipe\.yaml\.old`"
+    ):
+        atomic_write.replace_file(target, "new")
+    assert (tmp_path / ".recipe.yaml.old").read_text() == "old"
+
+
+def test_a_write_in_place_that_is_killed_leaves_what_was_there(tmp_path: Path) -> None:
+    target = linked_file(tmp_path)
+    target.chmod(0o644)
+
+    def killed(file: Path, content: bytes) -> None:
+        file.write_bytes(content[:1])
+        os._exit(9)
+
+    if not (child := os.fork()):
+        try:
+            atomic_write._overwrite = killed
+            atomic_write.replace_file(target, "new")
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    left = tmp_path / ".recipe.yaml.old"
+    assert (target.read_text(), left.read_text(), mode(left)) == ("n", "old", 0o600)
+    with pytest.raises(RecipeError, match=r"`.*/\.recipe\.yaml\.old` holds what .* cut short; compare the two"):
+        atomic_write.replace_file(target, "new")
+    assert (target.read_text(), left.read_text()) == ("n", "old")
 
 
 def test_what_was_changed_in_the_meantime_is_not_written(tmp_path: Path) -> None:
@@ -150,10 +274,9 @@ def linked(part: Path, target: Path) -> None:
 def test_what_a_killed_process_left_is_taken_away(tmp_path: Path, left: Callable[[Path, Path], None]) -> None:
     target = tmp_path / "recipe.yaml"
     target.write_text("old")
-    (tmp_path / "other.yaml").hardlink_to(target)
     left(tmp_path / ".recipe.yaml.part", target)
     atomic_write.replace_file(target, "new")
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"recipe.yaml": "new", "other.yaml": "old"}
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"recipe.yaml": "new"}
 
 
 def piped(part: Path) -> None:

@@ -1,7 +1,10 @@
 """Files that are written completely or not at all. New content goes into `.NAME.part` beside the target, is flushed to
 disk, and replaces the old file in one step. A full disk, a killed process or a power failure leaves either the old file
 or the new one. The process that has locked the part file is the one that writes. A part file without a lock was left by
-a killed process, and the next writer removes it."""
+a killed process, and the next writer removes it.
+
+A file that has other hard links, or an owner or attributes that no new file can be given, is written in place, as vim
+does it (`backupcopy=auto`). Its old content lies in `.NAME.old` meanwhile, where a killed process leaves it."""
 
 from __future__ import annotations
 
@@ -173,8 +176,8 @@ def _checksum(text: str) -> str:
 
 def edit_file(target: Path, change: ContentChange) -> None:
     """Replace a file's content by what `change` returns for it. `change` gets None if the file does not exist, and
-    returns None if nothing shall be written. Mode, owner and attributes are kept as far as the user may set them. A
-    symbolic link keeps pointing to the file; another hard link to the file keeps the old content.
+    returns None if nothing shall be written. Owner, mode, symbolic and hard links are kept, and on Linux the access
+    control list and other extended attributes.
 
     Raises RecipeError if the file cannot be written, is read-only, or was changed in the meantime; also raises what
     `change` raises."""
@@ -185,22 +188,55 @@ def edit_file(target: Path, change: ContentChange) -> None:
             after = change(before)
             if after is None:
                 return
-            if before is not None:
-                _copy_attributes(target, file, opened)  # first: what others may not read is never theirs to read
+            data = after if isinstance(after, bytes) else _encode_text(target, after)
+            # First: what others may not read is never theirs to read.
+            in_place = before is not None and not _copy_attributes(target, file, opened)
             with os.fdopen(opened, "wb", closefd=False) as stream:
-                stream.write(after if isinstance(after, bytes) else _encode_text(target, after))
+                stream.write(before if before is not None and in_place else data)
             os.fsync(opened)
             if before is None:
                 _give_name(part, file)
-            elif _current_content(file) == before:
-                part.replace(file)
-            else:
+            elif _current_content(file) != before:
                 raise RecipeError(f"`{target}` was changed in the meantime; nothing is written to it, run again")
+            elif in_place:
+                _write_in_place(target, file, part, before, data)
+            else:
+                part.replace(file)
         _sync_folder(file.parent)
     except FileExistsError:
         raise _exists_error(target) from None
     except OSError as err:
         raise RecipeError(f"`{target}` cannot be written: {os_reason(err)}") from None
+
+
+def _write_in_place(target: Path, file: Path, part: Path, before: bytes, after: bytes) -> None:
+    """Write new content into the old file. `part` holds the old content, and is called `.NAME.old` until the write is
+    complete. Raises OSError if the content cannot be written; the file then has its old content."""
+    backup = part.with_suffix(".old")
+    if os.path.lexists(backup):
+        found = f"`{backup}` holds what `{target}` was before a write that was cut short"
+        raise RecipeError(f"{found}; compare the two, and remove it")
+    part.rename(backup)
+    _sync_folder(file.parent)
+    try:
+        _overwrite(file, after)
+    except BaseException:
+        try:
+            _overwrite(file, before)
+        except OSError as err:
+            found = f"`{target}` is written in part: {os_reason(err)}"
+            raise RecipeError(f"{found}; copy `{backup}` over it, which holds what it was") from None
+        backup.unlink()
+        raise
+    backup.unlink()
+
+
+def _overwrite(file: Path, content: bytes) -> None:
+    with file.open("r+b") as stream:
+        stream.write(content)
+        stream.truncate()
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 def make_folder(place: Path) -> None:
@@ -227,24 +263,41 @@ def _encode_text(target: Path, text: str) -> bytes:
         raise RecipeError(f"`{target}` would hold a name that is not UTF-8; rename what it names") from None
 
 
-def _copy_attributes(target: Path, file: Path, new: int) -> None:
-    """Give the open file `new` the attributes of the old file: owner if the user may set it, access control list and
-    other extended attributes, and mode. Raises RecipeError if the old file is read-only, because renaming another file
-    over it would not respect that."""
+def _copy_attributes(target: Path, file: Path, new: int) -> bool:
+    """Give the open file `new` the owner, mode, access control list and other extended attributes of the old file.
+    Return False if `new` cannot have all of them, or if the old file has other hard links; nobody but its owner may
+    read `new` then. Raises RecipeError if the old file is read-only, because renaming another file over it would not
+    respect that."""
     old = file.stat()
     if not (old.st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH) and os.access(file, os.W_OK)):
         raise RecipeError(f"`{target}` is read-only; nothing is written to it")
-    new_stat = os.fstat(new)
-    for user, group in ((old.st_uid, -1), (-1, old.st_gid)):
-        if user not in (-1, new_stat.st_uid) or group not in (-1, new_stat.st_gid):
-            with suppress(PermissionError):
-                os.fchown(new, user, group)
+    if (old.st_uid, old.st_gid) != (os.fstat(new).st_uid, os.fstat(new).st_gid):
+        with suppress(PermissionError):
+            os.fchown(new, old.st_uid, old.st_gid)
+    os.fchmod(new, stat.S_IMODE(old.st_mode))
+    wanted, inherited = _extended_attributes(file), _extended_attributes(new)
+    for name in inherited | wanted:
+        with suppress(OSError):  # some are the kernel's own
+            if name not in wanted:
+                os.removexattr(new, name)
+            elif wanted[name] != inherited.get(name):
+                os.setxattr(new, name, wanted[name])
+    now = os.fstat(new)
+    same = (old.st_uid, old.st_gid, old.st_mode) == (now.st_uid, now.st_gid, now.st_mode)
+    if same and old.st_nlink == 1 and _extended_attributes(new) == wanted:
+        return True
+    os.fchmod(new, stat.S_IRUSR | stat.S_IWUSR)
+    return False
+
+
+def _extended_attributes(file: Path | int) -> dict[str, bytes]:
+    """Return the extended attributes of a file that a person may have set, by name. Others belong to the file system
+    and differ for each file."""
     if sys.platform == "linux":
         with suppress(OSError):  # a file system without them
-            for name in os.listxattr(file):
-                with suppress(OSError):  # some are the kernel's own
-                    os.setxattr(new, name, os.getxattr(file, name))
-    os.fchmod(new, stat.S_IMODE(old.st_mode))
+            names = [name for name in os.listxattr(file) if name.startswith(("user.", "system.", "security."))]
+            return {name: os.getxattr(file, name) for name in names}
+    return {}
 
 
 def _give_name(part: Path, file: Path) -> None:
