@@ -9,6 +9,7 @@ import pty
 import queue
 import select
 import signal
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -369,3 +370,27 @@ def test_a_terminal_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     shown(terminal, b"trains")
     os.close(terminal)
     assert ended(pid) == 129
+
+
+@pytest.mark.parametrize(("command", "stream"), [("train", 1), ("train", 2), ("calibrate", 2)])
+def test_a_reader_that_has_gone(command: str, stream: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli = tmp_path / "llamafactory-cli"
+    cli.write_text(f"#!/bin/sh\nexec {' '.join(PYTHON[:-1])} {tmp_path}/trains.py\n")
+    cli.chmod(0o755)
+    prints = f"os.write({stream}, b'trains')\nsys.stdin.readline()\nos.write({stream}, b'on')"
+    (tmp_path / "trains.py").write_text(f"{SAYS}\nrank('signal.pause()')\n{prints}")
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    words = [command, "recipes/tiny-cpu-lora.yaml", *([f"output_dir={tmp_path}/out"] if command == "train" else [])]
+    (reads, writes), (stdin, types), null = os.pipe(), os.pipe(), os.open(os.devnull, os.O_WRONLY)
+    program = Path(sys.executable).with_name("lmf-recipes")
+    run = subprocess.Popen([program, *words], cwd=ROOT, stdin=stdin, stdout=writes if stream == 1 else null,
+                           stderr=writes if stream == 2 else null)  # fmt: skip
+    for each in (stdin, writes, null):
+        os.close(each)
+    shown(reads, b"trains")
+    os.close(reads)
+    os.write(types, b"\n")
+    assert run.wait(LIMIT) == 141
+    with pytest.raises(BrokenPipeError):  # no process is left that could read it
+        os.write(types, b"\n")
+    os.close(types)

@@ -64,7 +64,7 @@ def command(
     Ctrl-C, SIGTERM and SIGHUP end the run after a save that is under way, a second Ctrl-C at once. No process is left.
 
     Exit code 1 where the recipe has an error, or this machine lacks what it needs, also of a dry run unless --machine
-    names another one; 130, 143 or 129 after these signals;
+    names another one; 130, 143 or 129 after these signals, 141 where nobody reads its output any more;
     else that of llamafactory-cli.
     """
     if recipe == "-":
@@ -163,5 +163,7 @@ def _train_and_exit(
 
 
 def _describe_exit(name: str, code: int) -> str:
+    if code == local_launch.NO_READER:
+        return f"{name} ended, as nobody reads its output any more"
     signal_names = {128 + number: number.name for number in END_SIGNALS}
     return f"ended by {signal_names[code]}" if code in signal_names else f"{name} ended with exit code {code}"

@@ -10,6 +10,7 @@ read from it, because the kernel stops background processes only at their own se
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -204,11 +205,13 @@ class TrainingProcess:
         return self._guard.poll()
 
     def wait(self) -> int:
-        """Wait until every process of the trainer has ended, and return the exit code."""
+        """Wait until every process of the trainer has ended, and return the exit code: 141 (`NO_READER`) if the trainer
+        failed, and nobody reads any more what it prints."""
         communicate_in_turns(self._guard)
         os.close(self._commands)
         code = self._guard.returncode
-        return code if code >= 0 else 128 - code
+        code = code if code >= 0 else 128 - code
+        return NO_READER if 0 < code < 128 and _has_lost_reader() else code
 
     @contextmanager
     def forward_signals(self) -> Iterator[None]:
@@ -224,6 +227,19 @@ class TrainingProcess:
 
         with handle_end_signals(end):
             yield
+
+
+# What a shell says of a program that SIGPIPE ended. Python's programs end with 1 or 120 instead.
+NO_READER = 141
+
+
+def _has_lost_reader() -> bool:
+    """True if standard output or standard error is a pipe or a socket whose reader has ended."""
+    poll = select.poll()
+    for stream in (1, 2):
+        if not os.isatty(stream):
+            poll.register(stream, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 # Seconds to end in beside a save: torchrun takes 30 of them where a process does not heed it.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from validator.errors import RecipeError
-from validator.launch.local_launch import LocalLaunch, TrainingProcess
+from validator.launch.local_launch import NO_READER, LocalLaunch, TrainingProcess
 from validator.launch.trainer_log import UNTIMED_STEPS, MeasuredSteps, read_last_step, read_measured_steps
 from validator.recipe import safe_read
 from validator.recipe.recipe_file import path_override
@@ -153,6 +153,8 @@ def run_timed_steps(prepared: LocalLaunch, steps: int) -> MeasuredSteps:
             code = trainer.wait()
     if trainer.first_signal:
         sys.exit(128 + trainer.first_signal)
+    if code == NO_READER:
+        sys.exit(code)
     if read_last_step(log) < total_steps:
         ended = f"{words[0]} ended with exit code {code} after {read_last_step(log)} of {total_steps} steps"
         raise RecipeError(f"{ended}; its output above says why")
