@@ -154,22 +154,25 @@ def _check_cwd() -> None:
 
 
 def _exit_with_message(message: str, code: int) -> NoReturn:
-    _print_error(message)
+    try:
+        _print_error(message)
+    except OutputError as err:  # nobody can be told
+        code = _EXIT_NO_READER if err.gone else code
     sys.exit(code)
 
 
 def _print_error(message: str) -> None:
-    with suppress(OutputError):  # nobody can be told
-        lines = wrap_line(f"lmf-recipes: {message}", terminal_width(sys.stderr))
-        sys.stderr.write(escaping.escape_lines(lines))
-        sys.stderr.flush()
+    lines = wrap_line(f"lmf-recipes: {message}", terminal_width(sys.stderr))
+    sys.stderr.write(escaping.escape_lines(lines))
+    sys.stderr.flush()
 
 
 def _report_output_error(err: OutputError) -> int:
     """Return the exit code for a stream that cannot be written. Nothing is printed if the reader has ended."""
     if err.gone:
         return _EXIT_NO_READER
-    _print_error(f"the output cannot be written: {err}")
+    with suppress(OutputError):
+        _print_error(f"the output cannot be written: {err}")
     return 1
 
 

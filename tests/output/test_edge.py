@@ -66,6 +66,7 @@ LINES = (
     # a reader that has gone
     ("{ $lmf rule; echo $? >&2; } | true", 0, "141\n"),
     ("{ $lmf check - <<<x; echo $? >&2; } | true", 0, "141\n"),
+    ("{ { $lmf explain none 2>&1 >/dev/null; echo $? >&3; } | true; } 3>&2", 0, "141\n"),
     # closed streams are no files of ours
     (f"$lmf check {TINY} <&- >&- 2>&-", 0, ""),
     ("$lmf rule >&-", 0, ""),

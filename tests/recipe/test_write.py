@@ -214,9 +214,7 @@ def test_a_write_in_place_that_fails_is_undone(tmp_path: Path, monkeypatch: pyte
         atomic_write.replace_file(target, "new")
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"recipe.yaml": "old", "other.yaml": "old"}
     broken = True
-    with pytest.raises(
-        RecipeError, match=r"is written in part: no space left on device; copy `.*/\.recipe\.yaml\.old`"
-    ):
+    with pytest.raises(RecipeError, match=r"is written in part: no space left on device; .* `.*/\.recipe\.yaml\.old`"):
         atomic_write.replace_file(target, "new")
     assert (tmp_path / ".recipe.yaml.old").read_text() == "old"
 
@@ -238,7 +236,9 @@ def test_a_write_in_place_that_is_killed_leaves_what_was_there(tmp_path: Path) -
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     left = tmp_path / ".recipe.yaml.old"
     assert (target.read_text(), left.read_text(), mode(left)) == ("n", "old", 0o600)
-    with pytest.raises(RecipeError, match=r"`.*/\.recipe\.yaml\.old` holds what .* cut short; compare the two"):
+    with pytest.raises(
+        RecipeError, match=r"`.*/\.recipe\.yaml\.old` holds the old content of .* cut short; compare the two"
+    ):
         atomic_write.replace_file(target, "new")
     assert (target.read_text(), left.read_text()) == ("n", "old")
 

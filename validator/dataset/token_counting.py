@@ -172,8 +172,8 @@ def _allowance(size: int, memory_rate: int, seconds_rate: float) -> tuple[int, f
 
 def _serve_counts(connection: Connection, stderr: Connection, path: Path, stops: Sequence[str], memory: int) -> None:
     """Load a tokenizer.json, send whether the tokenizer has a `bos_token`, and answer lists of texts with their numbers
-    of tokens. Runs in a child process, which the parent ends. The answer to an error is its message. `memory` is what
-    may be used while loading, in bytes."""
+    of tokens. If the library raises an error, send its message. Runs in a child process, which the parent ends.
+    `memory`: the bytes that loading may use."""
     file_parts.follow_parent()
     processes.prctl(processes.PR_SET_DUMPABLE, 0)  # an abort leaves no core file, and no trace
     faulthandler.disable()

@@ -205,8 +205,8 @@ class TrainingProcess:
         return self._guard.poll()
 
     def wait(self) -> int:
-        """Wait until every process of the trainer has ended, and return the exit code: 141 (`NO_READER`) if the trainer
-        failed, and nobody reads any more what it prints."""
+        """Wait until every process of the trainer has ended, and return the exit code. If the trainer failed and the
+        reader of its output has ended, the code is 141 (`NO_READER`)."""
         communicate_in_turns(self._guard)
         os.close(self._commands)
         code = self._guard.returncode

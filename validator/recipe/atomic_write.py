@@ -214,7 +214,7 @@ def _write_in_place(target: Path, file: Path, part: Path, before: bytes, after: 
     complete. Raises OSError if the content cannot be written; the file then has its old content."""
     backup = part.with_suffix(".old")
     if os.path.lexists(backup):
-        found = f"`{backup}` holds what `{target}` was before a write that was cut short"
+        found = f"`{backup}` holds the old content of `{target}`, from a write that was cut short"
         raise RecipeError(f"{found}; compare the two, and remove it")
     part.rename(backup)
     _sync_folder(file.parent)
@@ -225,7 +225,7 @@ def _write_in_place(target: Path, file: Path, part: Path, before: bytes, after: 
             _overwrite(file, before)
         except OSError as err:
             found = f"`{target}` is written in part: {os_reason(err)}"
-            raise RecipeError(f"{found}; copy `{backup}` over it, which holds what it was") from None
+            raise RecipeError(f"{found}; its old content is in `{backup}`, copy that back") from None
         backup.unlink()
         raise
     backup.unlink()

@@ -73,8 +73,8 @@ def used_memory() -> int | None:
 
 @contextmanager
 def memory_limit(most: int, used: int | None = None) -> Iterator[None]:
-    """Limit the memory of this process inside of the `with` block. `most`: the bytes that it may use in addition to
-    `used`, which is by default what it uses now (RLIMIT_DATA). Only Linux has the limit."""
+    """Limit the memory of this process inside of the `with` block (RLIMIT_DATA). `most`: the bytes that it may use in
+    addition to `used`; without `used`, in addition to its present use. Only Linux has the limit."""
     used = used or used_memory()
     if used is None:
         yield
