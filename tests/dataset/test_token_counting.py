@@ -95,7 +95,8 @@ def added(number: int) -> dict[str, Any]:
             "normalized": True, "special": False}  # fmt: skip
 
 
-TOO_MUCH = "MiB of memory for 1,600 bytes of text, the most that it may take"
+# A busy machine may come to the limit of time first.
+TOO_MUCH = r"needs more than (\d+ MiB of memory|5 s) for 1,600 bytes of text, the most that it may take"
 # What differs from WORDS, and what is said of the file; nothing of one that does no harm. A panic of tokenizers 0.23
 # aborts, or never ends.
 STRANGERS: dict[str, tuple[dict[str, Any], str]] = {
@@ -116,7 +117,7 @@ STRANGERS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "added tokens that grow": (
         {**several(*[replace("a", "a" * 100)] * 4), "added_tokens": [added(number) for number in range(1, 9)]},
-        "MiB of memory to be loaded, the most that it may take",
+        r"needs more than (\d+ MiB of memory|5 s) to be loaded, the most that it may take",
     ),
     "a panic while loading": ({"model": PANICS}, "cannot be used: byte index 1 is|library with SIGABRT"),
     "a panic of a longer prefix": (
@@ -199,7 +200,7 @@ def test_train_says_why_its_tokens_are_estimates(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, {**WORDS, **STRANGERS["a letter becomes a million"][0]})
     done = CliRunner().invoke(cli.group, ["train", str(recipe), "--dry-run", "--machine", "a100-80g"])
     assert "\ndata: 16 of 16 rows trained in " in done.stderr
-    assert len([line for line in done.stderr.splitlines() if TOO_MUCH in line]) == 1
+    assert len([line for line in done.stderr.splitlines() if re.search(TOO_MUCH, line)]) == 1
     assert "\ndata: token counts are estimates: `" in done.stderr
 
 
