@@ -23,6 +23,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from robustness.report import Answer, Row, answer, heeding, runs
@@ -31,8 +32,10 @@ from validator.processes import child_pids
 
 MEBIBYTE = 1 << 20
 CEILING = 1024  # MiB
+BOMB_CEILING, BOMB_SECONDS = 300, 10  # MiB; seconds of a processor
 LARGE = 20_000_000_000  # bytes
 PROMISE = f"one message or an answer, in less than {CEILING:,} MiB"
+BOMB_PROMISE = f"one message or an answer, in less than {BOMB_CEILING} MiB and {BOMB_SECONDS} s"
 LINE = b'{"instruction": "Say hi to all people.", "output": "hi there"}\n'
 DENSE = b'{"instruction": "a", "output": "b", "x": [{}' + b",{}" * 2_600_000 + b"]}"
 Write = Callable[[Path], object]
@@ -72,6 +75,22 @@ def shared(size: int, rows: int) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array(["x" * size]))
 
 
+def lists(rows: int, numbers: int) -> pa.Array:
+    """Rows that are lists of zeros."""
+    starts = pa.array(range(0, rows * numbers + 1, numbers), pa.int32())
+    return pa.ListArray.from_arrays(starts, pa.array(np.zeros(rows * numbers, np.int64)))
+
+
+def claiming(path: Path) -> None:
+    """A Parquet file of one row, whose footer claims 5 billion."""
+    table(path, instruction=["a"], output=["b"])
+    held = path.read_bytes()
+    start = len(held) - 8 - int.from_bytes(held[-8:-4], "little")
+    rows = held.index(b"\x16\x02", start)  # field 3, the number 1 as zigzag varint
+    footer = held[start:rows] + b"\x16\x80\xc8\xaf\xa0\x25" + held[rows + 2 : -8]
+    path.write_bytes(held[:start] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+
+
 def zeros(count: int, begins: bytes = b"", part: bytes = bytes(MEBIBYTE)) -> Callable[[], Iterator[bytes]]:
     return partial(repeated, begins, part, count)
 
@@ -93,6 +112,28 @@ BOMBS: dict[str, tuple[str, Write]] = {
     "jsonl: 100,000 levels": ("a.jsonl", lambda path: path.write_bytes(b"[" * 100_000 + b"]" * 100_000)),
     "parquet: 500 rows share 8 MiB":
         ("a.parquet", lambda path: table(path, instruction=["a"] * 500, output=shared(8 * MEBIBYTE, 500))),
+    "jsonl, gzip: 1 GB of rows":
+        ("a.jsonl", partial(written, gzip.open, zeros(1000, b"", LINE * (MEBIBYTE // len(LINE))))),
+    "jsonl, bzip2: 1 GB of rows":
+        ("a.jsonl", partial(written, bz2.open, zeros(1000, b"", LINE * (MEBIBYTE // len(LINE))))),
+    "jsonl, gzip: 1 billion blank lines": ("a.jsonl", partial(written, gzip.open, zeros(1000, b"", b"\n" * MEBIBYTE))),
+    "csv, gzip: 262 million rows":
+        ("a.csv", partial(written, gzip.open, zeros(1000, b"instruction,output\n", b"a,b\n" * (MEBIBYTE // 4)))),
+    "json: 1 GB in one line":
+        ("a.json", partial(written, plain, zeros(1000, b'[{"instruction": "', b"x" * MEBIBYTE))),
+    "csv: 1 GB in one field":
+        ("a.csv", partial(written, plain, zeros(1000, b'instruction,output\na,"', b"x\n" * (MEBIBYTE // 2)))),
+    "parquet: 2 million rows alike":
+        ("a.parquet", lambda path: table(path, instruction=["a"] * 2_000_000, output=["b"] * 2_000_000)),
+    "parquet: 2 million rows share 4 kB":
+        ("a.parquet", lambda path: table(path, instruction=["a"] * 2_000_000, output=shared(4000, 2_000_000))),
+    "parquet: a list of 100 million numbers in one row":
+        ("a.parquet", lambda path: table(path, instruction=["a"], output=["b"], x=lists(1, 100_000_000))),
+    "parquet: 9,999 lists of 9,999 numbers":
+        ("a.parquet", lambda path: table(path, instruction=["a"] * 9999, output=["b"] * 9999, x=lists(9999, 9999))),
+    "parquet: 9,999 columns of 2,000 rows":
+        ("a.parquet", lambda path: table(path, **{f"c{n}": pa.nulls(2000, pa.string()) for n in range(9999)})),
+    "parquet: a footer that claims 5 billion rows": ("a.parquet", claiming),
     "parquet: 600 MiB of text in one row":
         ("a.parquet", lambda path: table(path, instruction=["a"], output=["x" * (600 * MEBIBYTE)])),
     "arrow: 600 MiB of text in one row, packed":
@@ -121,11 +162,12 @@ def bomb(what: str, path: Path, write: Write) -> Row:
     done = answer(["data", str(path)])
     size = path.stat().st_size / 1e6
     path.unlink()
-    return Row(f"{what} ({size:,.1f} MB)", PROMISE, 1, int(fails(done)), done.seconds, done.mebibytes)
+    failed = fails(done, BOMB_CEILING) or done.seconds > BOMB_SECONDS
+    return Row(f"{what} ({size:,.1f} MB)", BOMB_PROMISE, 1, int(failed), done.seconds, done.mebibytes)
 
 
-def fails(done: Answer) -> bool:
-    return done.code not in (0, 1) or done.mebibytes > CEILING or b"Traceback" in done.err
+def fails(done: Answer, ceiling: int = CEILING) -> bool:
+    return done.code not in (0, 1) or done.mebibytes > ceiling or b"Traceback" in done.err
 
 
 def dry_run(folder: Path) -> Row:

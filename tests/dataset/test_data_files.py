@@ -6,8 +6,12 @@ import bz2
 import gzip
 import json
 import lzma
+import multiprocessing
 import os
+import re
 import socket
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from io import BytesIO
@@ -16,6 +20,8 @@ from typing import NamedTuple
 
 import pytest
 from click.testing import CliRunner
+from robustness import stress_data
+from support.clean_recipe import RECIPE
 
 from validator import cli
 from validator.errors import RecipeError
@@ -201,6 +207,114 @@ def test_a_row_without_end_is_not_unpacked(kind: str, pack: Callable[[Path, str]
         f"is larger than {reading_limits.in_mebibytes(reading_limits.MAX_ROW_BYTES)}, the most that is read"
         in done.said
     )
+
+
+def write_table(
+    rows: int, columns: Callable[[int], dict[str, object]], kind: str = "parquet"
+) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        table(folder / f"rows.{kind}", **columns(rows))
+        return folder / f"rows.{kind}"
+
+    return write
+
+
+def write_packed(kind: str, content: bytes) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        (folder / f"rows.{kind}").write_bytes(bz2.compress(content))
+        return folder / f"rows.{kind}"
+
+    return write
+
+
+def alike(rows: int) -> dict[str, object]:
+    return {"instruction": ["a"] * rows, "output": ["b"] * rows}
+
+
+# Small files of much, the limit that they exceed, and how many rows were read before; None where rows are converted
+# several at once.
+PACKED: dict[str, tuple[Callable[[Path], Path], str, int | None]] = {
+    "parquet rows": (write_table(9_000, alike), "2,000 rows", 2_000),
+    "arrow rows": (write_table(9_000, alike, "arrow"), "2,000 rows", 2_000),
+    "parquet text": (write_table(1_500, lambda n: alike(n) | {"output": ["b" * 9_000] * n}), "8 MiB", None),
+    "parquet numbers": (write_table(1_500, lambda n: alike(n) | {"x": [[0] * 200] * n}), "8 MiB", None),
+    "jsonl rows": (write_packed("jsonl", LINE * 3_000), "2,000 rows", 2_000),
+    "json rows": (write_packed("json", b"[" + b",".join([LINE.strip()] * 9_000) + b"]"), "2,000 rows", 2_000),
+    "json blanks": (write_packed("json", b"[" + b" " * (9 << 20)), "8 MiB", 0),
+    "csv rows": (write_packed("csv", b"instruction,output\n" + b"a,b\n" * 9_000), "4,000 lines", 0),
+    "txt rows": (write_packed("txt", b"a\n" * 3_000), "2,000 rows", 2_000),
+    "txt lines": (write_packed("txt", b"\n" * 9_000), "4,000 lines", 0),
+    "blank lines": (write_packed("jsonl", LINE + b"\n" * 9_000), "4,000 lines", 0),
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_small_file_of_much_is_not_read_to_its_end(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = {"rows": (2_000, 0), "lines": (4_000, 0), "bytes": (8 << 20, 0)}
+    monkeypatch.setattr(reading_limits, "_PACKED_LIMITS", limits)
+    write, limit, rows = PACKED[name]
+    path = write(tmp_path)
+    done = data(path)
+    assert done.code == 1
+    found = f"`{path}`: holds more than {limit} in {path.stat().st_size:,} bytes; "
+    told = re.search(re.escape(found) + r"([\d,]+) rows were read, and the rest was not", done.said)
+    assert told
+    assert int(told[1].replace(",", "")) == rows if rows is not None else told[1] != "0"
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_larger_file_of_as_much_is_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {"rows": (2_000, 1e6), "lines": (4_000, 1e6), "bytes": (8 << 20, 1e9)}
+    monkeypatch.setattr(reading_limits, "_PACKED_LIMITS", limits)
+    assert "the rest was not" not in data(PACKED[name][0](tmp_path)).said
+
+
+@pytest.mark.parametrize("content", [b"%s\n", b"[%s,\n%s]"], ids=["lines", "a list"])
+def test_a_row_of_very_many_values_is_not_read(content: bytes, tmp_path: Path) -> None:
+    row = cell(b"[{}" + b",{}" * 600_000 + b"]")
+    path = tmp_path / "rows.json"
+    path.write_bytes(content.replace(b"%s", row))
+    done = data(path)
+    assert done.code == 1
+    assert "1 has more than 1,000,000 commas and brackets, the most that is read" in done.said
+
+
+# Prints what a command and its own children took: peak memory in MiB and seconds of a processor. It is small itself,
+# as Linux counts what a process held before it became another program.
+MEASURE = """import resource, subprocess, sys
+code = subprocess.call(sys.argv[1:], stdout=sys.stderr)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(code, used.ru_maxrss >> 10, used.ru_utime + used.ru_stime)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize("name", stress_data.BOMBS)
+def test_a_bomb_takes_little_memory_and_time(name: str, tmp_path: Path) -> None:
+    file, write = stress_data.BOMBS[name]
+    write_in_child(write, tmp_path / file)
+    (tmp_path / "dataset_info.json").write_text(json.dumps({"bomb": {"file_name": file}}))
+    recipe = f"{RECIPE}dataset: bomb\ndataset_dir: .\n".replace("dataset: alpaca_gpt4_en\n", "")
+    (tmp_path / "r.yaml").write_text(recipe)
+    for words in (["data", file], ["train", "r.yaml", "--dry-run", "--machine", "8xa100-80g"]):
+        line = [sys.executable, "-S", "-c", MEASURE, sys.executable, "-P", "-m", "validator", *words]
+        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=True)
+        code, mebibytes, seconds = done.stdout.split()
+        assert code in ("0", "1")
+        assert "Traceback" not in done.stderr
+        assert int(mebibytes) < stress_data.BOMB_CEILING
+        assert float(seconds) < 2 * stress_data.BOMB_SECONDS  # a processor that others use, too, is slower
+
+
+def write_in_child(write: Callable[[Path], object], path: Path) -> None:
+    """Write a file in a process of its own, which alone takes the memory for that."""
+    writer = multiprocessing.get_context("fork").Process(target=write, args=(path,))
+    writer.start()
+    writer.join()
+    assert writer.exitcode == 0
 
 
 def test_rows_of_more_columns_than_a_table_has(tmp_path: Path) -> None:

@@ -12,32 +12,35 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from validator.rows import reading_limits
-from validator.rows.reading_limits import TOO_DEEP, UnreadableError
+from validator.rows.reading_limits import TOO_DEEP, PackedLimit, UnreadableError
 
+KINDS = ("parquet", "arrow")
 _BATCH_ROWS = 1000  # rows
 _ARROW_FILE_MAGIC = b"ARROW1"  # begins a file that lists its batches; a stream of batches has no such mark
 _BUFFER_BYTES = 1 << 20  # bytes of a column that are read at once
+_ROWS_BYTES = 4 << 20  # bytes of rows that are converted at once, as far as the rows before them tell
 
 
-def read_table(kind: str, stream: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_table(kind: str, stream: IO[bytes], limit: PackedLimit) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the content of each row in a table file, with 0 for the line, as tables have none. `kind` is the type of
-    the file: `parquet` or `arrow`. Raises UnreadableError if the file is damaged or nested too deeply, and
-    TooLargeError if a row or the number of columns exceeds the limits."""
+    the file, one of KINDS. `limit` counts the rows and their bytes. Raises UnreadableError if the file is damaged
+    or nested too deeply, and TooLargeError if the rows or the number of columns exceed the limits."""
     number = 0
     try:
-        for batch in _bounded_batches(kind, stream):
-            for row in _python_rows(_times_as_numbers(batch)):
+        for batch in _bounded_batches(kind, stream, limit.batch_bytes):
+            for row in _python_rows(_times_as_numbers(batch), limit):
+                limit.add("rows", 1)
                 number += 1
                 yield 0, row
     except (pa.ArrowException, MemoryError, OSError, ValueError, OverflowError) as err:
-        raise _table_error(kind, number, err) from None
+        raise _table_error(kind, number, err, limit.batch_bytes) from None
 
 
-def _table_error(kind: str, number: int, err: Exception) -> Exception:
+def _table_error(kind: str, number: int, err: Exception, most: int) -> Exception:
     """Return the exception to raise after pyarrow or Python has raised `err` while reading a file of the type `kind`.
-    `number` is the number of rows that were read before the error."""
+    `number` is the number of rows that were read before the error, `most` the limit on the bytes of a batch."""
     if isinstance(err, MemoryError):
-        return reading_limits.batch_too_large(number + 1)
+        return reading_limits.batch_too_large(number + 1, most)
     if isinstance(err, UnicodeDecodeError):
         return UnreadableError(0, "or one of the next rows is not UTF-8 text", number + 1)
     if isinstance(err, (pa.ArrowException, OSError)):
@@ -48,31 +51,34 @@ def _table_error(kind: str, number: int, err: Exception) -> Exception:
     return UnreadableError(0, found, number + 1)
 
 
-def _python_rows(batch: Any) -> Iterator[dict[str, Any]]:
+def _python_rows(batch: Any, limit: PackedLimit) -> Iterator[dict[str, Any]]:
     """Yield the rows of a batch as dictionaries. Dictionaries may need many times the memory of the batch if its rows
-    share values. A batch that exceeds the memory limit is therefore halved and converted in two parts."""
-    try:
-        with reading_limits.memory_limit(
-            reading_limits.MAX_PYLIST_BYTES if batch.num_rows > 1 else reading_limits.MAX_ARROW_BATCH_BYTES
-        ):
-            rows = batch.to_pylist()
-    except MemoryError:
-        if batch.num_rows < 2:
-            raise
-        half = batch.num_rows // 2
-        for part in (batch.slice(0, half), batch.slice(half)):
-            yield from _python_rows(part)
-        return
-    yield from rows
+    share values. As many rows are converted at once as fit in 4 MiB if they are like the rows before them, and one by
+    one where that takes too much memory."""
+    start, step = 0, 1
+    while start < batch.num_rows:
+        try:
+            with reading_limits.memory_limit(reading_limits.MAX_PYLIST_BYTES if step > 1 else limit.batch_bytes):
+                rows = batch.slice(start, step).to_pylist()
+        except MemoryError:
+            if step == 1:
+                raise
+            step = 1
+            continue
+        size = sum(map(reading_limits.approximate_size, rows))
+        limit.add("bytes", size)
+        yield from rows
+        start += step
+        step = max(1, min(4 * step, _ROWS_BYTES * step // size))
 
 
-def _bounded_batches(kind: str, stream: IO[bytes]) -> Iterator[Any]:
+def _bounded_batches(kind: str, stream: IO[bytes], most: int) -> Iterator[Any]:
     """Yield the record batches of a Parquet or Arrow file (`kind`), cut into batches of at most 1,000 rows, and of
-    fewer rows if the rows are large."""
+    fewer rows if the rows are large. Raises MemoryError if a batch of the file takes more than `most` bytes."""
     pa.set_memory_pool(pa.system_memory_pool())  # other pools ask the system for more than they use
     batches = _parquet_batches(stream) if kind == "parquet" else _arrow_batches(stream)
     while True:
-        with reading_limits.memory_limit(reading_limits.MAX_ARROW_BATCH_BYTES):
+        with reading_limits.memory_limit(most):
             batch = next(batches, None)
             if batch is None:
                 return

@@ -29,7 +29,7 @@ from validator.run.settings import RunSettings
 from validator.wording import plural
 
 _MAX_BYTES = 32 << 20  # bytes; more would keep the user waiting
-_MAX_PARQUET_ROWS = 200_000  # rows, of which a small parquet file can have any number
+_MAX_ROWS = 300_000  # rows, of which a small table can have any number
 # Issues that are surely faults. Repeated prompts and short answers may be meant.
 _REPORTED_ISSUES = ("exact duplicates", "empty answers", "empty prompts", "control characters", "garbled text",
          "answers cut", "images cut", "evaluation rows in training")  # fmt: skip
@@ -86,10 +86,10 @@ def _reading_budget(run: RunSettings) -> _BlockBudget | None:
 
 
 def _is_small(path: Path) -> bool:
-    """Return True if a file is small after decompression (at most 32 MiB, and 200,000 rows in Parquet). A file that
+    """Return True if a file is small after decompression (at most 32 MiB, and 300,000 rows in Parquet). A file that
     cannot be read counts as small, because the report fails quickly at that file."""
     try:
-        if path.suffix == ".parquet" and (rows := row_counts.count_rows(path)) and rows.number > _MAX_PARQUET_ROWS:
+        if path.suffix == ".parquet" and (rows := row_counts.count_rows(path)) and rows.number > _MAX_ROWS:
             return False
         return data_files.decompressed_size(path, _MAX_BYTES + 1) <= _MAX_BYTES
     except UnreadableError:
@@ -98,15 +98,16 @@ def _is_small(path: Path) -> bool:
 
 class _BlockBudget:
     """Stops a report that would take too long. An instance is called in place of a progress bar, and raises
-    TooLargeError after too many blocks of few rows. Blocks have few rows if the rows are large; even a small file can
-    expand to gigabytes if its rows share values."""
+    TooLargeError after too many rows, or too many blocks of few rows. Blocks have few rows if the rows are large; even
+    a small file can expand to gigabytes if its rows share values."""
 
     def __init__(self, files: int) -> None:
-        self._left = files + _MAX_BYTES // reading_limits.MAX_BLOCK_BYTES
+        self._blocks, self._rows = files + _MAX_BYTES // reading_limits.MAX_BLOCK_BYTES, _MAX_ROWS
 
     def __call__(self, rows: int) -> None:
-        self._left -= rows < BLOCK_ROWS
-        if self._left < 0:
+        self._blocks -= rows < BLOCK_ROWS
+        self._rows -= rows
+        if self._blocks < 0 or self._rows < 0:
             raise TooLargeError("the data are large when unpacked; `lmf-recipes data` examines them")
 
 

@@ -72,6 +72,8 @@ def read_json_lines(
     for number, line in enumerate(iter(partial(stream.readline, reading_limits.MAX_ROW_BYTES + 1), b""), 1):
         if len(line) > reading_limits.MAX_ROW_BYTES:
             raise reading_limits.row_too_large(number)
+        nested = line.count(b"[") + line.count(b"{")
+        reading_limits.require_few_separators(nested + line.count(b","), number)
         if number == 1 and position == 0:
             line = line.removeprefix(codecs.BOM_UTF8)
         if number <= _LINES_CHECKED_FOR_REPEATED_KEYS and not span:
@@ -86,7 +88,7 @@ def read_json_lines(
                 return
             yield from ((number, row) for row in _objects_on_line(line, number, err))
         else:
-            if line.count(b"[") + line.count(b"{") > reading_limits.MAX_NESTING:
+            if nested > reading_limits.MAX_NESTING:
                 _require_flat(row, number)
             yield number, _require_object(row, number, begun)
         begun = begun or bool(line.strip())
@@ -283,6 +285,9 @@ class JsonStream:
         read = self._decode(data, not data)
         self._count_lines()
         self._text, self._position, self._counted = self._text[self._position :] + read, 0, 0
+        # A row of a mebibyte or more; of smaller ones, not as much is held.
+        separators = sum(self._text.count(mark) for mark in "[{,") if size > _CHUNK else 0
+        reading_limits.require_few_separators(separators, self._number, "row")
         return read
 
     def _count_lines(self) -> None:

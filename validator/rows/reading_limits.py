@@ -1,5 +1,6 @@
-"""Limits on how much of a data set is read and held in memory at the same time, so that reading takes less than 1 GiB
-whatever a file contains. Also the errors for files and rows that are beyond a limit or cannot be read."""
+"""Limits on how much of a data set is read and held in memory at the same time, so that a small file takes less than
+300 MiB and 10 seconds whatever it contains, and a large one less than 1 GiB. Also the errors for files and rows that
+are beyond a limit or cannot be read."""
 
 from __future__ import annotations
 
@@ -24,10 +25,17 @@ MAX_COLUMNS = 10_000
 # Levels of lists and objects in a row, the row itself among them: Arrow cannot describe more ("Recursion level in
 # ArrowSchema struct exceeded", tried with pyarrow and datasets).
 MAX_NESTING = 63
-# Bytes that Arrow may take for one batch of a table, in which compressed and repeated values are expanded.
-MAX_ARROW_BATCH_BYTES = 512 << 20
-# Bytes that the rows of a batch may take as dictionaries; a batch that takes more is halved.
-MAX_PYLIST_BYTES = 96 << 20
+# Commas and brackets of one row in JSON: an upper limit on its values, each of which takes up to 200 bytes when it is
+# read, and 3 bytes in the file.
+MAX_ROW_SEPARATORS = 1_000_000
+# Bytes that Arrow may take for one batch of a table, in which compressed and repeated values are expanded: the fewest
+# and the most, and between them four times the size of the file.
+MIN_ARROW_BATCH_BYTES, MAX_ARROW_BATCH_BYTES = 96 << 20, 512 << 20
+# Bytes that a few rows of a batch may take as dictionaries, before they are converted one by one.
+MAX_PYLIST_BYTES = 48 << 20
+# What is read of a table or a packed file, whose size says little about its contents: this many at least, and more of a
+# larger file, by its size in bytes. Real data take at least 8 bytes a row on disk.
+_PACKED_LIMITS = {"rows": (250_000, 1 / 8), "lines": (2_000_000, 1), "bytes": (512 << 20, 256)}
 
 
 class TooLargeError(RecipeError):
@@ -46,12 +54,41 @@ def row_too_large(number: int, unit: str = "line") -> TooLargeError:
     return TooLargeError(f"{found}, the most that is read; split it, or take it out")
 
 
-def batch_too_large(number: int) -> TooLargeError:
-    """Return the error for a batch of rows that takes more than MAX_ARROW_BATCH_BYTES. `number`: the number of the
-    batch's first row."""
+def require_few_separators(count: int, number: int, unit: str = "line") -> None:
+    """Raise TooLargeError if a row has more than MAX_ROW_SEPARATORS commas and brackets, of which `count` were found.
+    `number` and `unit`: as for `row_too_large`."""
+    if count > MAX_ROW_SEPARATORS:
+        found = f"{unit} {number:,} has more than {MAX_ROW_SEPARATORS:,} commas and brackets"
+        raise TooLargeError(f"{found}, the most that is read; split it, or take it out")
+
+
+class PackedLimit:
+    """Limits how much is read of a table or a packed file of `size` bytes, and counts what was read. `batch_bytes`: the
+    bytes that Arrow may take for one batch of the table."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._read = dict.fromkeys(_PACKED_LIMITS, 0)
+        self.batch_bytes = min(max(4 * size, MIN_ARROW_BATCH_BYTES), MAX_ARROW_BATCH_BYTES)
+
+    def add(self, unit: str, number: int) -> None:
+        """Count what was read. `unit`: rows, lines or bytes. Raises TooLargeError beyond the limit."""
+        fewest, per_byte = _PACKED_LIMITS[unit]
+        most = max(fewest, int(per_byte * self._size))
+        if self._read[unit] + number > most:
+            amount = in_mebibytes(most) if unit == "bytes" else f"{most:,} {unit}"
+            raise TooLargeError(
+                f"holds more than {amount} in {self._size:,} bytes; {self._read['rows']:,} rows were read, and the "
+                "rest was not; save it as JSON lines, not packed, to have all of it read"
+            )
+        self._read[unit] += number
+
+
+def batch_too_large(number: int, most: int) -> TooLargeError:
+    """Return the error for a batch of rows that takes more than `most` bytes. `number`: the number of the batch's first
+    row."""
     return TooLargeError(
-        f"rows from {number:,} on take more than {in_mebibytes(MAX_ARROW_BATCH_BYTES)} unpacked, "
-        f"the most that is read; "
+        f"rows from {number:,} on take more than {in_mebibytes(most)} unpacked, the most that is read; "
         "write smaller row groups, or take out what is huge"
     )
 
@@ -99,7 +136,9 @@ def approximate_size(value: object) -> int:
         if isinstance(one, dict):
             left += one.values()
         elif isinstance(one, list):
-            left += one
+            large = [item for item in one if isinstance(item, (str, bytes, dict, list))]
+            left += large
+            total += 50 * (len(one) - len(large))
     return total
 
 

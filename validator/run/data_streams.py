@@ -13,10 +13,10 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from validator.recipe import safe_read
-from validator.rows.reading_limits import UnreadableError
+from validator.rows.reading_limits import PackedLimit, UnreadableError
 
 _CHUNK = 1 << 20  # bytes that are read at once
 # First bytes of packed files. The datasets library unpacks them whatever they are called (utils/file_utils.py,
@@ -87,22 +87,58 @@ def no_data_file_reason(path: Path) -> str:
     return f"is a {kind}, and data are read more than once; write them to a file"
 
 
+class _UnpackedStream(io.RawIOBase):
+    """The unpacked bytes of a packed file. Bytes and lines that are read, once or again, count towards `limit`."""
+
+    def __init__(self, stream: IO[bytes], limit: PackedLimit) -> None:
+        self._stream, self._limit = stream, limit
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self._stream.seekable()
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into a buffer. Raises TooLargeError beyond the limit."""
+        data = self._stream.read(len(buffer))
+        self._limit.add("bytes", len(data))
+        self._limit.add("lines", data.count(b"\n"))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to a position, for which all before it has to be unpacked. Raises TooLargeError beyond the limit."""
+        if whence == os.SEEK_SET and offset < self._stream.tell():
+            self._stream.seek(0)
+        offset += self._stream.tell() if whence == os.SEEK_CUR else 0
+        while whence == os.SEEK_END or self._stream.tell() < offset:
+            if not self.read(_CHUNK if whence == os.SEEK_END else min(_CHUNK, offset - self._stream.tell())):
+                break
+        return self._stream.tell()
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+
 @contextlib.contextmanager
-def open_decompressed(path: Path) -> Iterator[IO[bytes]]:
+def open_decompressed(path: Path) -> Iterator[tuple[IO[bytes], PackedLimit | None]]:
     """Open a file and decompress it as the datasets library does. The format is recognized by the first bytes, not by
-    the file's name. Raises UnreadableError if the format is not supported, the file is damaged, or an error occurs
-    while the file is read."""
+    the file's name. Also yield the limit to which bytes and lines of the file are unpacked; None if it is not packed.
+    Raises UnreadableError if the format is not supported, the file is damaged, or an error occurs while the file is
+    read, and TooLargeError beyond the limit."""
     with open_raw(path) as stream:
         name = packing_of(stream)
         if not name:
-            yield stream
+            yield stream, None
             return
         if name not in UNPACKERS:
             raise UnreadableError(
                 0, f"is packed with {name}, for which the datasets library needs another package; unpack it"
             )
         try:
-            with io.BufferedReader(cast(io.RawIOBase, UNPACKERS[name](stream)), _CHUNK) as unpacked:
-                yield cast(IO[bytes], unpacked)
+            limit = PackedLimit(os.fstat(stream.fileno()).st_size)
+            with io.BufferedReader(_UnpackedStream(UNPACKERS[name](stream), limit), _CHUNK) as unpacked:
+                yield cast(IO[bytes], unpacked), limit
         except (*_DAMAGE_ERRORS, OSError) as err:
             raise UnreadableError(0, f"is a damaged {name} file ({err})") from None

@@ -106,7 +106,7 @@ def _count_in_file(path: str, size: int, _changed: int) -> Rows | None:
                 return None if packing else Rows(parquet_row_count(raw))
         if packing and packing not in data_streams.UNPACKERS:
             return None
-        with data_streams.open_decompressed(Path(path)) as stream:
+        with data_streams.open_decompressed(Path(path)) as (stream, _):
             return _count_in_stream(path, stream, None if packing else size)
     except UnreadableError as err:
         return Rows(problem=f"{err.where} of `{path}` {err}" if err.where else f"`{path}` {err}")
@@ -125,7 +125,12 @@ def _count_in_stream(path: str, stream: IO[bytes], size: int | None) -> Rows | N
     head = _first_rows(kind, data[:_HEAD_BYTES])
     row_start = _row_start(kind, data)
     most = _MAX_LINES_BYTES if row_start else _MAX_PARSED_BYTES
-    data += stream.read(max(min(most, _MAX_LINES * len(data) // (data.count(b"\n") or 1)) - len(data), 0))
+    left = min(most, _MAX_LINES * len(data) // (data.count(b"\n") or 1)) - len(data)
+    held = io.BytesIO()  # whose bytes are held once, not twice as where bytes are added up
+    held.write(data)
+    while left > 0 and (part := stream.read(min(left, _HEAD_BYTES))):
+        left -= held.write(part)
+    data = held.getvalue()
     exact = not stream.read(1)
     if not head or not (exact or size):  # one row of all that was read; or how much is left is not known
         return None
@@ -144,11 +149,13 @@ def _first_rows(kind: str, data: bytes) -> tuple[Mapping[str, Any], ...]:
     """Return the rows at the beginning of a file, of which `data` is a part. Its end, in the middle of a row, is no
     problem of the file."""
     rows: list[Mapping[str, Any]] = []
-    cut = data[: data.rfind(b"\n") + 1] or data
-    while kind == "csv" and cut.count(b'"') % 2 and b"\n" in cut[:-1]:  # the end lies between quotation marks
-        cut = cut[: cut.rfind(b"\n", 0, -1) + 1]
+    end = data.rfind(b"\n") + 1 or len(data)
+    quotes = data.count(b'"', 0, end)
+    while kind == "csv" and quotes % 2 and (start := data.rfind(b"\n", 0, end - 1) + 1):
+        quotes -= data.count(b'"', start, end)  # the end lies between quotation marks
+        end = start
     try:
-        for _, row in _READERS[kind](io.BytesIO(cut)):
+        for _, row in _READERS[kind](io.BytesIO(data[:end])):
             rows.append(row)
     except UnreadableError:
         pass
