@@ -13,7 +13,21 @@ from typing import Any
 
 from conformity.entries import names
 from conformity.texts import texts
-from conformity.values import ARGUMENTS, BASE, DPO, KINDS, KTO, PAIR, RESULT, ROOT, STREAM, context, sample, value
+from conformity.values import (
+    ARGUMENTS,
+    BASE,
+    DPO,
+    GENERATE,
+    KINDS,
+    KTO,
+    PAIR,
+    RESULT,
+    ROOT,
+    STREAM,
+    context,
+    sample,
+    value,
+)
 from support import cases as rules
 
 from validator.errors import RecipeError
@@ -35,7 +49,6 @@ PLAIN: Settings = {key: TINY[key] for key in TINY if key not in ("val_size", "ev
 FULL: Settings = {"finetuning_type": "full"}
 FREEZE: Settings = {"finetuning_type": "freeze"}
 OFT: Settings = {"finetuning_type": "oft"}
-GENERATE: Settings = {"predict_with_generate": True}
 Z2: Settings = {"deepspeed": "deepspeed/ds_z2.json"}
 Z3: Settings = {"deepspeed": "deepspeed/ds_z3.json"}
 PPO: Settings = {"stage": "ppo", "reward_model": "model", "reward_model_type": "full"}
@@ -260,15 +273,6 @@ UNDRAWN = (
     *("sglang_", "hf_hub", "ms_hub", "om_hub", "mixture_of_depths", "full_determinism", "tf32"),
 )
 
-# What makes LLaMA-Factory read a number, beyond the settings under which its type matters.
-READ: dict[str, Settings] = {
-    "galore_": {**FULL, "use_galore": True, "optim": "adamw_torch"},
-    "apollo_": {**FULL, "use_apollo": True, "optim": "adamw_torch"},
-    "badam_": {**FULL, "use_badam": True},
-    **dict.fromkeys(("eval_num_beams", "generation_", "temperature", "top_", "num_beams", "max_length"), GENERATE),
-    **dict.fromkeys(("max_new_tokens", "repetition_penalty", "length_penalty"), GENERATE),
-}
-
 # Settings of which each runs by itself beside TINY; pairs of them are drawn at random.
 SINGLES: tuple[Settings, ...] = (
     FULL, FREEZE, OFT, DPO, KTO, {"stage": "rm", "dataset": "pairs"}, {"stage": "pt", "dataset": "prose"},
@@ -345,13 +349,9 @@ def drawable(entry: dict[str, Any]) -> tuple[Any, ...]:
 def ranges() -> Iterator[Case]:
     """Every argument that is a number: below zero, at zero and, for a float, above one, in a recipe that reads it."""
     for name, entry in json.loads(ARGUMENTS.read_text())["arguments"].items():
-        if PAIR not in entry.get("in", [PAIR]) or name.startswith(UNDRAWN):
-            continue
-        kinds = set(entry["type"].split("|"))
-        limits = (-1.0, 0.0, 1.5) if "float" in kinds else (-1, 0) if "int" in kinds else ()
-        for limit in limits:
-            read = next((settings for start, settings in READ.items() if name.startswith(start)), {})
-            yield f"{name}: {limit}", {**context(name), "model_name_or_path": "model", **read, name: limit}
+        kinds = set(entry["type"].split("|")) if PAIR in entry.get("in", [PAIR]) else set()
+        for limit in (-1.0, 0.0, 1.5) if "float" in kinds else (-1, 0) if "int" in kinds else ():
+            yield f"{name}: {limit}", {**context(name), "model_name_or_path": "model", name: limit}
 
 
 def written() -> Iterator[Case]:

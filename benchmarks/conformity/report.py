@@ -50,7 +50,7 @@ PACKAGES = (
     "galore-torch", "apollo-torch", "badam", "adam-mini", "jieba", "nltk", "rouge-chinese",
 )  # fmt: skip
 OPERATORS = harness.ROOT / ".cache" / "torch_extensions"  # which DeepSpeed compiles on first use
-LATE = "dmtsevh"  # phases after parsing, letters of values.py
+LATE = "dmtsevhn"  # phases after parsing, letters of values.py
 MISSING = (
     "PackageNotFoundError",
     "ImportError",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import select
 import shutil
@@ -36,9 +37,11 @@ SECONDS = 300  # DeepSpeed compiles its operators in the first run that needs th
 
 # quoted: the right value as text. whole: an integer written as float. int for a bool is 1.
 # Letters: "-" fits the type; "." runs; p d m t s e v h fails at parse, in the data, while the model loads, while the
-# trainer is built, at a step, at an evaluation, at a save, or does not end; r parses, no run was made; "?" the right
-# value fails here too.
-KINDS = ("text", "quoted", "int", "float", "whole", "true", "list", "dict", "null", "false")
+# trainer is built, at a step, at an evaluation, at a save, or does not end; n ends, with weights that are not finite or
+# without a step; r parses, no run was made; "?" the right value fails here too.
+# nan, inf, -inf and huge (1e308) are asked of numbers alone, which they fit by type.
+NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "huge": 1e308}
+KINDS = ("text", "quoted", "int", "float", "whole", "true", "list", "dict", "null", "false", *NUMBERS)
 FITS = {
     "bool": {"true", "false"},
     "int": {"int"},
@@ -73,6 +76,7 @@ BASE: dict[str, Any] = {
 }
 DPO = {"stage": "dpo", "dataset": "pairs"}
 KTO = {"stage": "kto", "dataset": "judged"}
+GENERATE = {"predict_with_generate": True}
 # a local file cannot be streamed by no workers: it is split into that many shards
 STREAM = {"val_size": 0.0, "eval_strategy": "no", "dataloader_num_workers": 1}
 # key or beginning of keys -> settings under which LLaMA-Factory reads it
@@ -91,7 +95,7 @@ CONTEXT: dict[str, dict[str, Any]] = {
     "interleave_probs": {"mix_strategy": "interleave_under", "dataset": "rows,more"},
     "mix_strategy": {"dataset": "rows,more"},
     "pissa_iter": {"pissa_init": True},
-    "loraplus_lr_embedding": {"loraplus_lr_ratio": 16.0},
+    "loraplus_lr_embedding": {"loraplus_lr_ratio": 16.0, "additional_target": "embed_tokens"},
     "asft_alpha": {"use_asft_loss": True, "finetuning_type": "full", "eval_strategy": "no"},
     "use_asft_loss": {"finetuning_type": "full", "eval_strategy": "no"},
     "eaft_alpha": {"use_eaft_loss": True},
@@ -112,6 +116,14 @@ CONTEXT: dict[str, dict[str, Any]] = {
     "quantization_type": {"quantization_bit": 4},
     "double_quantization": {"quantization_bit": 4},
     "lr_scheduler_kwargs": {"lr_scheduler_type": "cosine_with_restarts"},
+    "galore_": {"finetuning_type": "full", "use_galore": True, "optim": "adamw_torch"},
+    "apollo_": {"finetuning_type": "full", "use_apollo": True, "optim": "adamw_torch"},
+    "badam_update_ratio": {"finetuning_type": "full", "use_badam": True, "badam_mode": "ratio", "optim": "adamw_torch"},
+    "badam_": {"finetuning_type": "full", "use_badam": True},
+    "num_train_epochs": {"max_steps": -1},
+    "ddp_timeout": {"use_cpu": False, "bf16": False},
+    **dict.fromkeys(("eval_num_beams", "generation_", "temperature", "top_", "num_beams", "max_length"), GENERATE),
+    **dict.fromkeys(("max_new_tokens", "repetition_penalty", "length_penalty"), GENERATE),
 }
 # right values where the default is null or would not be read
 SAMPLES: dict[str, Any] = {
@@ -174,13 +186,22 @@ SAMPLES: dict[str, Any] = {
 }
 # never read by a run of one process on a CPU without further packages; the parser's answer is all there is
 UNREAD = (
-    *("export_", "vllm_", "sglang_", "infer_", "kt_", "galore_", "apollo_", "badam_", "swanlab_", "ppo_", "reward_"),
+    *("export_", "vllm_", "sglang_", "infer_", "kt_", "swanlab_", "ppo_", "reward_"),
     *("quantization_method", "quantization_device_map", "hyper_parallel_", "fp8_", "ray_", "master_", "image_"),
     *("video_", "audio_", "hub_", "trackio_"),
-    *("fsdp", "deepspeed", "ddp_", "local_rank", "push_to_hub", "parallelism_config", "accelerator_config"),
+    *(
+        "fsdp",
+        "deepspeed",
+        "ddp_b",
+        "ddp_f",
+        "ddp_s",
+        "local_rank",
+        "push_to_hub",
+        "parallelism_config",
+        "accelerator_config",
+    ),
     *("use_audio_in_video", "crop_to_patches", "mixture_of_depths", "resume_from_checkpoint", "tokenized_path"),
-    *("do_sample", "temperature", "top_", "num_beams", "max_length", "max_new_tokens", "repetition_penalty"),
-    *("length_penalty", "skip_special_tokens", "generation_", "offload_folder", "adapter_", "torch_compile"),
+    *("do_sample", "skip_special_tokens", "generation_config", "offload_folder", "adapter_", "torch_compile"),
     *("torchdynamo", "use_unsloth", "enable_liger", "liger_", "use_liger", "ref_model"),
 )
 # function on the stack -> phase in which the run failed, last one first
@@ -217,6 +238,7 @@ def value(kind: str, right: Any, entry: dict[str, Any]) -> Any:
         "dict": {"banana": right},
         "null": None,
         "false": False,
+        **NUMBERS,
     }[kind]
 
 
@@ -225,6 +247,7 @@ def wrong(entry: dict[str, Any]) -> list[str]:
     fits = set().union(*(FITS[name] for name in entry["type"].split("|")))
     fits |= {"null"} if entry["optional"] else set()
     fits -= {"text"} if entry["choices"] else set()
+    fits |= set() if {"int", "float"} & set(entry["type"].split("|")) else NUMBERS.keys()
     return [kind for kind in KINDS if kind not in fits]
 
 
@@ -263,6 +286,8 @@ def _outcome(recipe: dict[str, Any] | str, train: bool) -> tuple[str, str]:
     try:
         if train:
             import_module("llamafactory.train.tuner").run_exp(settings)
+            if message := _untrained(Path("out")):
+                return "n", message
         else:
             import_module("llamafactory.hparams").get_train_args(settings)
     except BaseException as error:  # any end of the run is an outcome
@@ -270,6 +295,18 @@ def _outcome(recipe: dict[str, Any] | str, train: bool) -> tuple[str, str]:
         phase = next((letter for letter, functions in PHASES if functions & names), "t")
         return phase, f"{type(error).__name__}: {error}"[:200]
     return ".", ""
+
+
+def _untrained(output: Path) -> str:
+    """Why what a run has saved is not trained: it made no step, or its weights are not finite. Empty where it is."""
+    state, torch = output / "trainer_state.json", import_module("torch")
+    if state.is_file() and json.loads(state.read_text())["global_step"] == 0:
+        return "no step was made"
+    for path in output.glob("*.safetensors"):
+        for name, tensor in import_module("safetensors.torch").load_file(path).items():
+            if not torch.isfinite(tensor).all():
+                return f"weights that are not finite: {name}"
+    return ""
 
 
 def write_data(folder: Path) -> None:

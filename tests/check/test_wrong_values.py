@@ -77,8 +77,8 @@ def found(lines: dict[str, str], sound: dict[str, str]) -> list[str]:
         ({"temperature": '"hot"'}, "TRA803 note temperature"),
         ({"shift_attn": "1"}, "TRA709 warning shift_attn"),
         ({**FULL, "use_apollo": "true", "apollo_layerwise": '"false"'}, "SCH003 error apollo_layerwise"),
-        ({**FULL, "use_apollo": "true", "optim": "adamw_torch", "apollo_rank": ".inf"}, "TRA018 error apollo_rank"),
-        ({**FULL, "use_galore": "true", "galore_update_interval": "false"}, "TRA022 error galore_update_interval"),
+        ({**FULL, "use_apollo": "true", "optim": "adamw_torch", "apollo_rank": ".inf"}, "SCH002 error apollo_rank"),
+        ({**FULL, "use_galore": "true", "galore_update_interval": "false"}, "SCH002 error galore_update_interval"),
     ],
 )
 def test_a_wrong_value_is_one_finding(lines: dict[str, str], finding: str) -> None:

@@ -13,7 +13,7 @@ from validator.rules.rule_search import find_rules
 @pytest.mark.parametrize(
     ("words", "first"),
     [
-        ("nccl", "TRA927"), ("NaN", "TRA410"), ("out of memory", "FIT001"), ("oom", "FIT001"), ("padding", "TRA925"),
+        ("nccl", "TRA927"), ("NaN", "PAR117"), ("out of memory", "FIT001"), ("oom", "FIT001"), ("padding", "TRA925"),
         ("CUDA out of memory", "FIT001"), ("flash attention", "TRA617"), ("hang", "TRA927"), ("is", None),
         ("learning_rat", "TRA4"), ("exit code -9", "FIT00"), ("loss is nan", "PAR117"), ("xyzzy", None),
         ("preempt", "TRA424"), ("requeue", "TRA424"), ("volta", "DEV001"),

@@ -467,6 +467,7 @@ def fits(entry: dict[str, Any]) -> set[str]:
     """Kinds of value that suit a declared type, as benchmarks/conformity/values.py names them."""
     kinds = {"bool": {"true", "false"}, "int": {"int"}, "float": {"int", "float", "whole"}, "str": {"text", "quoted"}}
     suited = {kind for name in entry["type"].split("|") for kind in kinds.get(name, {name} - {"object"})}
+    suited |= set() if {"int", "float"} & {*entry["type"].split("|")} else {"nan", "inf", "-inf", "huge"}
     return (suited | ({"null"} if entry["optional"] else set())) - ({"text"} if entry["choices"] else set())
 
 
@@ -477,7 +478,7 @@ def test_values_say_something_of_every_wrong_kind() -> None:
     for name, letters in table["outcomes"].items():
         given = dict(zip(table["kinds"], letters, strict=True))
         assert {kind for kind, letter in given.items() if letter == "-"} == fits(entries[name]), name
-        assert set(given.values()) <= set("-.pdmtsevhr?")
+        assert set(given.values()) <= set("-.pdmtsevhnr?")
 
 
 @pytest.mark.parametrize(

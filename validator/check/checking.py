@@ -31,6 +31,7 @@ from validator.rules.rule import Violation
 from validator.run.assumptions import verdict_assumptions
 from validator.run.checkout import find_checkout
 from validator.run.prediction import predict
+from validator.run.recipe_arguments import is_unusable_number
 from validator.run.settings import RunSettings, resolve
 from validator.wording import clip
 
@@ -211,12 +212,14 @@ def _name_problems(run: RunSettings) -> Iterator[Diagnostic]:
 
 
 def _refused_keys(document: Document, violations: Iterable[Violation]) -> frozenset[str]:
-    """Return the keys whose value LLaMA-Factory refuses, and the keys that the recipe means but writes under another
-    name, as the fixes of its findings show. Rules must not report these keys as missing."""
+    """Return the keys whose value LLaMA-Factory refuses or which is no number to reckon with, and the keys that the
+    recipe means but writes under another name, as the fixes of its findings show. Rules must not report these keys as
+    missing."""
     errors = [each for each in violations if each.severity is Severity.ERROR]
     names = (str(edit.to) for each in errors if each.fix for edit in each.fix.edits if edit.do == "rename")
     unread = (each.key for each in document.problems if each.severity is Severity.ERROR and each.code != WRITTEN_TWICE)
-    return frozenset(filter(None, (*unread, *(each.place.key for each in errors), *names)))
+    unusable = (each.place.key for each in violations if is_unusable_number(document.values.get(str(each.place.key))))
+    return frozenset(filter(None, (*unread, *(each.place.key for each in errors), *names, *unusable)))
 
 
 def _without_safe_fix(diagnostic: Diagnostic) -> Diagnostic:

@@ -13,6 +13,23 @@ Config = Mapping[str, Any]
 _LARGEST_SIZE, _MOST_LAYERS = 10**9, 10**4
 
 
+# Ends of the names of numbers with which a model computes: those of which it takes a root or a power, and others
+_ABOVE_0 = ("eps", "epsilon", "rope_theta")
+_COMPUTED = (*_ABOVE_0, "dropout", "initializer_range")
+_FP32_OVERFLOW = 3.5e38
+
+
+def refuse_impossible_numbers(config: Config) -> None:
+    """Raise RecipeError, which names the field, if a number of config.json is one with which a model computes NaN."""
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            refuse_impossible_numbers(value)
+        elif isinstance(value, float) and name.endswith(_COMPUTED) and not abs(value) < _FP32_OVERFLOW:
+            raise RecipeError(f"config.json: `{name}` is {value}, not a finite number; correct it")
+        elif isinstance(value, int | float) and name.endswith(_ABOVE_0) and value <= 0:
+            raise RecipeError(f"config.json: `{name}` is {value}, not a number above 0; correct it")
+
+
 def checked_size(name: str, value: object) -> int:
     """Return `value`, the size in the field `name` of a config.json. Raises RecipeError, which names the field, if the
     value is not a positive whole number, or is greater than any real model's: `_MOST_LAYERS` for numbers of layers,

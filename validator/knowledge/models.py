@@ -14,7 +14,7 @@ from validator.errors import RecipeError
 from validator.knowledge import composites, families, hub_caches, unknown_models
 from validator.knowledge.architectures import read_architecture
 from validator.knowledge.chat_templates import folder_template
-from validator.knowledge.config_fields import checked_size
+from validator.knowledge.config_fields import checked_size, refuse_impossible_numbers
 from validator.knowledge.families import Family
 from validator.knowledge.tables import yaml_table
 from validator.physics import Architecture, AttentionShape, CountedLayers, FeedForwardShape, parameter_count
@@ -227,6 +227,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise RecipeError(f"`{folder / 'config.json'}` is not a mapping")
     if not config.get("model_type"):
         raise RecipeError(f"`{folder / 'config.json'}` has no `model_type`")
+    refuse_impossible_numbers(config)
     return config
 
 

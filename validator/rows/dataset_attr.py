@@ -128,8 +128,9 @@ def entry_faults(entry: Entry) -> Iterator[tuple[tuple[str, ...], str]]:
         faulty_names = [name for name, value in inner.items() if value and not isinstance(value, str)]
         yield from (((part, name), f"`{name}` in `{part}` of dataset_info.json must be text") for name in faulty_names)
     count = entry.get("num_samples")
-    if count is not None and (not isinstance(count, int) or count < 0):
-        yield ("num_samples",), f"`num_samples` in dataset_info.json must be a whole number, not {json.dumps(count)}"
+    if count is not None and (not isinstance(count, int) or count < 1):
+        found = f"must be a whole number above 0, not {json.dumps(count)}"
+        yield ("num_samples",), f"`num_samples` in dataset_info.json {found}; remove it for all rows"
 
 
 def is_same_data(entry: Entry, other: Entry) -> bool:

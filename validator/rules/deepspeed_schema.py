@@ -16,6 +16,7 @@ from validator.rules.recipe_schema import TYPE_WORDS
 from validator.rules.rule import ERROR, WARNING, Findings, rule
 from validator.rules.subjects import PlaceIn
 from validator.run.deepspeed import DeepSpeedConfig
+from validator.run.recipe_arguments import finite_number
 from validator.run.settings import RunSettings
 from validator.wording import shown_value
 
@@ -40,9 +41,8 @@ def pydantic_problem(value: Any, fact: Mapping[str, Any]) -> str | None:
         return f"it must be one of {', '.join(str(choice) for choice in fact['choices'])}"
     low, high = fact.get("minimum"), fact.get("maximum")
     number = _as_number(value)
-    if isinstance(number, (int, float)) and (
-        (low is not None and number < low) or (high is not None and number > high)
-    ):
+    within = isinstance(number, (int, float)) and (low is None or number >= low) and (high is None or number <= high)
+    if isinstance(number, (int, float)) and not within:  # which NaN is not, either
         return f"it must be {f'between {low} and {high}' if high is not None else f'at least {low}'}"
     return None
 
@@ -53,7 +53,7 @@ def _is_of_type(value: Any, kind: str) -> bool:
         case "bool":
             return number in (0, 1) or str(value).lower() in _BOOL_WORDS
         case "int":
-            return isinstance(number, int) or (isinstance(value, float) and value.is_integer())
+            return isinstance(number, int) or (isinstance(value, float) and value.is_integer() and abs(value) < 2**63)
         case "float":
             return isinstance(number, (int, float))
         case "str":
@@ -89,6 +89,14 @@ _FILLED_KEYS = {
     "zero_optimization.offload_param.device", "zero_optimization.offload_param.nvme_path",
 }  # fmt: skip
 
+# Compared with the recipe's, so that no wrong number passes (PAR001, PAR002)
+_COMPARED_KEYS = (
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "gradient_clipping",
+)
+_SCHEDULE_NUMBERS = {"warmup_min_lr": {"type": "float"}}
 # Words outside the blocks that have a table, in any spelling (deepspeed/runtime/config.py).
 _CHOICES_OUTSIDE_BLOCKS = {
     "communication_data_type": ("fp16", "bf16", "fp32"),
@@ -179,6 +187,29 @@ def value_refused(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Find
             fault = pydantic_problem(block[key], fact) if key in block and facts["unknown"] == "error" else None
             if fault:
                 yield at(path, key), f"`{path}.{key}` is {shown_value(block[key])}; {fault}"
+
+
+@rule("PAR122", WARNING, about=subjects.deepspeed_file)
+def number_unusable(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
+    """A number in the DeepSpeed JSON is not finite or larger than any run can mean, or something else stands for it.
+
+    Why: DeepSpeed takes it as it is: a loss scale or a rate that is NaN makes the weights NaN, `true` counts as 1, and
+    text ends in a TypeError where it is computed with.
+    Source: deepspeed/runtime/config_utils.py:get_scalar_param,
+    deepspeed/runtime/precision_config.py:DeepSpeedFP16Config
+    Fix: a number, or leave the key out.
+    """
+    top = {key: fact for key, fact in json_table("deepspeed")["keys"].items() if key not in _COMPARED_KEYS}
+    blocks = [("", zero.config, top), ("scheduler.params", zero.value("scheduler.params"), _SCHEDULE_NUMBERS)]
+    blocks += [(path, block, _field_names(facts)) for path, block, facts in _known_blocks(zero)]
+    refused = {place for place, *_ in value_refused.check(run, at, zero)}
+    for path, block, facts in blocks:
+        for key, value in block.items() if isinstance(block, Mapping) else ():
+            is_number = {"int", "float"} >= {*str(facts.get(key, {}).get("type")).split("|")}
+            given = value not in (None, "auto") and at(path, key) not in refused
+            if is_number and given and finite_number(_as_number(value)) is None:
+                found = f"`{f'{path}.{key}'.lstrip('.')}` is {shown_value(value)}, which DeepSpeed takes for a number"
+                yield at(path, key), f"{found}; write a number below 1e18, or remove `{key}`"
 
 
 @rule("PAR114", ERROR, about=subjects.deepspeed_file)

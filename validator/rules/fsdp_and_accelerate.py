@@ -21,6 +21,7 @@ from validator.run.settings import RunSettings
 from validator.wording import shown_value
 
 _LAYER_SUFFIX = "DecoderLayer"
+_LARGEST_NUMBERS = {"machine_rank": 4095, "main_process_port": 65535}
 _FSDP_WORDS = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "offload", "auto_wrap")
 
 
@@ -211,6 +212,11 @@ def accelerate_value_refused(run: RunSettings, file: AccelerateFile) -> Findings
             known = ", ".join(choices if name.startswith("fsdp") else (choice.lower() for choice in choices))
             quoted = "; put the word in quotes" if isinstance(value, bool) else ""
             yield in_fsdp_config(run, name), f"`{name}` is {shown_value(value)}; it must be one of {known}{quoted}"
+    for name, most in _LARGEST_NUMBERS.items():
+        text = str(file.config.get(name) or 0)
+        if not (text.isdecimal() and len(text) <= len(str(most)) and int(text) <= most):
+            found = f"`{name}` is {shown_value(file.config[name])}"
+            yield in_accelerate_file(run, name), f"{found}; it must be a whole number from 0 to {most}"
     if file.kind == "FSDP" and not file.problem:
         yield from _conflicting_values(run, file)
 
@@ -220,6 +226,10 @@ def _conflicting_values(run: RunSettings, file: AccelerateFile) -> Findings:
     value = file.setting(name)
     if file.version == 2 and str(value or "true").upper() not in ("TRUE", "FALSE", "1", "0", "YES", "NO"):
         yield in_fsdp_config(run, name), f"`{name}` is {shown_value(value)}; FSDP2 needs true or false; write true"
+    name, by_size = "fsdp_min_num_params", str(file.setting("fsdp_auto_wrap_policy")).upper() == "SIZE_BASED_WRAP"
+    value = file.setting(name)
+    if by_size and value is not None and not str(value).isdecimal():
+        yield in_fsdp_config(run, name), f"`{name}` is {shown_value(value)}; write a whole number, such as 100000000"
     lazy, sync = (file.setting(f"fsdp_{each}") for each in ("cpu_ram_efficient_loading", "sync_module_states"))
     if (lazy or lazy is None) and not (sync or sync is None):
         found = "`fsdp_cpu_ram_efficient_loading`, on by default, needs synchronized weights"
@@ -258,8 +268,8 @@ def accelerate_processes_differ(run: RunSettings, file: AccelerateFile) -> Findi
     pairs = (("num_processes", processes, run.machine.world), ("num_machines", nodes, run.machine.nodes))
     for name, value, there in pairs:
         what = "devices" if name == "num_processes" else "nodes"
-        if isinstance(value, int) and value != there:
-            found = f"`{name}` is {value}, and the machine has {there} {what}"
+        if value is not None and (type(value) is not int or value != there):
+            found = f"`{name}` is {shown_value(value)}, and the machine has {there} {what}"
             yield in_accelerate_file(run, name), f"{found}; write `{name}: {there}`"
 
 

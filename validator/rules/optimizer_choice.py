@@ -9,6 +9,7 @@ from validator.knowledge import releases
 from validator.knowledge.optimizers import OWN_OPTIMIZERS, optimizer_choice
 from validator.recipe.suggestions import unknown_name
 from validator.rules.rule import ERROR, WARNING, Findings, rename_key, rule
+from validator.run.recipe_arguments import is_unusable_number
 from validator.run.sample_counts import training_steps
 from validator.run.schedule import WARMUP_SHARES_SINCE, warmup_steps
 from validator.run.settings import RunSettings
@@ -238,14 +239,13 @@ _USUAL_RATES = "usual are `learning_rate: 1.0e-4` for LoRA and 1.0e-5 for full t
 
 @rule("TRA410", ERROR)
 def learning_rate_refused(run: RunSettings) -> Findings:
-    """The learning rate or the warm-up is below zero, or the learning rate is not a number (`.nan`).
+    """The learning rate or the warm-up is below zero.
 
     Why: a negative warm-up is refused at parse, and the learning rate when the optimizer is made, after loading.
     Source: transformers/training_args.py:TrainingArguments._validate_args, torch/optim/adam.py:Adam.__init__
     Fix: rates around 1e-4 for LoRA and 1e-5 for full fine-tuning.
     """
-    rate = run.args.get("learning_rate")
-    if run.args.number("learning_rate") < 0 or rate != rate:  # NaN differs from itself
+    if run.args.number("learning_rate") < 0:
         found = f"`learning_rate` is {run.args.get('learning_rate')}, not a positive number"
         yield "learning_rate", f"{found}; {_USUAL_RATES}"
     for key in ("warmup_steps", "warmup_ratio"):
@@ -258,6 +258,7 @@ def learning_rate_useless(run: RunSettings) -> Findings:
     """The learning rate trains nothing, or destroys the model.
 
     Why: at 0 the run ends normally with the weights it began with; near 1 the loss turns into NaN within a few steps.
+    An argument of the schedule that is not finite makes the rate 0 or NaN.
     Source: own (experience)
     Fix: rates around 1e-4 for LoRA and 1e-5 for full fine-tuning.
     """
@@ -267,6 +268,10 @@ def learning_rate_useless(run: RunSettings) -> Findings:
     elif isinstance(rate, (int, float)) and rate >= 0.1:
         found = f"`learning_rate` is {float(rate):g}, at which the loss becomes NaN"
         yield "learning_rate", f"{found}; {_USUAL_RATES}"
+    for key, value in (run.args.mapping("lr_scheduler_kwargs") or {}).items():
+        if is_unusable_number(value):
+            place, found = Place(("lr_scheduler_kwargs", key)), f"`{key}` in `lr_scheduler_kwargs` is {value}"
+            yield place, f"{found}, which makes the learning rate 0 or NaN; write a number, or remove `{key}`"
 
 
 @rule("TRA412", WARNING)

@@ -128,6 +128,33 @@ def _mixes_datasets(run: RunSettings) -> bool:
     return any(len(run.args.words(key)) > 1 for key in ("dataset", "eval_dataset"))
 
 
+def _trains(run: RunSettings) -> bool:
+    """True also for a recipe that forgot `do_train`."""
+    return not run.task.is_inference_only
+
+
+def _counts_epochs(run: RunSettings) -> bool:
+    return _trains(run) and run.args.number("max_steps") <= 0
+
+
+def _samples_text(run: RunSettings) -> bool:
+    return run.evaluation.generates_text and run.args.flag("do_sample")
+
+
+def _uses_adam(run: RunSettings) -> bool:
+    named = "adam" in str(run.args.get("optim")) and not {"use_galore", "use_apollo"} & set(run.requested_optimizers)
+    return named and _trains(run)
+
+
+def _smooths_labels(run: RunSettings) -> bool:
+    """True if the loss is the Trainer's own; the other stages compute another (train/*/trainer.py)."""
+    return _trains(run) and run.task.stage in ("pt", "sft")
+
+
+def _smooths_preferences(run: RunSettings) -> bool:
+    return run.task.stage == "dpo" and run.args.get("pref_loss") not in ("orpo", "simpo")
+
+
 def _evaluates_on_the_way(run: RunSettings) -> bool:
     needs_evaluations = run.args.get("save_strategy") == "best" or run.args.is_set("early_stopping_steps")
     return needs_evaluations or run.evaluation.while_training
@@ -217,8 +244,34 @@ READ_BY_CONTEXT: ConditionTable = (
         "`predict_with_generate` and an evaluation",
     ),
 )
+# Whether these keys are read depends on what the run does. No rule says that they have no effect: habit writes them.
+READ_BY_WORK: ConditionTable = (
+    (
+        "learning_rate weight_decay max_grad_norm warmup_ratio warmup_steps neftune_noise_alpha max_steps lora_alpha "
+        "loraplus_lr_ratio eaft_alpha asft_alpha gradient_accumulation_steps per_device_train_batch_size",
+        _trains,
+        "`do_train: true`",
+    ),
+    ("num_train_epochs", _counts_epochs, "`do_train: true` without `max_steps`"),
+    (
+        "cutoff_len dataloader_prefetch_factor dataloader_num_workers",
+        lambda run: not run.task.is_for_other_command,
+        "`do_train: true`",
+    ),
+    ("ddp_timeout", lambda run: run.uses_deepspeed or run.batch.world_size > 1, "several devices"),
+    ("adam_beta1 adam_beta2 adam_epsilon", _uses_adam, "an optimizer of the Adam family"),
+    ("label_smoothing_factor", _smooths_labels, "`stage: sft` or `pt`"),
+    ("dpo_label_smoothing", _smooths_preferences, "`pref_loss: sigmoid`"),
+    ("per_device_eval_batch_size", lambda run: run.evaluation.runs, "an evaluation (`eval_strategy`)"),
+    (
+        "num_beams repetition_penalty eval_num_beams generation_max_length generation_num_beams",
+        lambda run: run.evaluation.generates_text,
+        "`predict_with_generate` and an evaluation",
+    ),
+    ("temperature top_p top_k", _samples_text, "`predict_with_generate` and `do_sample: true`"),
+)
 
-ALL_TABLES = (READ_BY_METHOD, READ_BY_STAGE, SWITCHED_OFF, READ_BY_SWITCH, READ_BY_CONTEXT)
+ALL_TABLES = (READ_BY_METHOD, READ_BY_STAGE, SWITCHED_OFF, READ_BY_SWITCH, READ_BY_CONTEXT, READ_BY_WORK)
 
 
 @cache

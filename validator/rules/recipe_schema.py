@@ -7,6 +7,7 @@ severity."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,7 +22,7 @@ from validator.recipe.suggestions import nearest_name, suggest
 from validator.rules import read_conditions, subjects
 from validator.rules.rule import FailsAt, Violation, remove_keys, rename_key, set_value
 from validator.run.checkout import find_checkout
-from validator.run.recipe_arguments import without_unit
+from validator.run.recipe_arguments import converted_value, is_unusable_number, read_number
 from validator.run.settings import run_of_values
 from validator.wording import clip, quoted_names, shown_value
 
@@ -35,7 +36,7 @@ _MAX_KEYS_WITH_HINT = 50  # a file with more strangers is no recipe, and to comp
 _BELONGS_IN_REGISTRY = "; they describe data and belong in dataset_info.json"
 _ENGINE_HINT = "; mcore_adapter (Megatron) reads it where the environment has USE_MCA=1; set USE_MCA=1"
 _FORK_HINT = " or of any other known release; is it from a fork?"
-_FAILURE_MOMENTS = dict(zip("pdmtsevh", FailsAt, strict=True))  # by the letter of an outcome in data/values.json
+_FAILURE_MOMENTS = dict(zip("pdmtsevhn", FailsAt, strict=True))  # by the letter of an outcome in data/values.json
 _VALUES_JUDGED_BY_RULES = ("quantization_method",)  # by TRA308 and TRA804, which know whether it is read
 TYPE_WORDS = {
     "bool": "true or false", "int": "a whole number", "float": "a number", "str": "text", "list": "a list",
@@ -299,7 +300,11 @@ def find_wrong_values(
     values_to_check = {key: values[key] for key in values if key in accepted and key not in _VALUES_JUDGED_BY_RULES}
     odd = {key: value for key, value in values_to_check.items() if not _has_exact_type(value, accepted[key])}
     doubtful = {key: value for key, value in odd.items() if not _is_accepted_anyway(key, value)}
-    for key, choice in _refused_by_cerberus(doubtful, accepted) if doubtful else ():
+    unusable = {
+        key: False for key, value in doubtful.items() if is_unusable_number(value) and _takes_numbers(accepted[key])
+    }
+    refused = dict(_refused_by_cerberus(doubtful, accepted)) if doubtful.keys() - unusable else {}
+    for key, choice in (unusable | refused).items():
         if _measured_outcome(key, _value_kind(values[key], accepted[key])) == "p" or not never_read(key):
             yield _value_violation(key, values[key], choice, accepted[key])
 
@@ -309,7 +314,12 @@ def _has_exact_type(value: Any, entry: ArgumentEntry) -> bool:
     which is imported only then, because its import takes as long as the rest of a check."""
     kinds = entry["type"].split("|")
     typed = type(value).__name__ in kinds or (type(value) is int and "float" in kinds)
+    typed = typed and not is_unusable_number(value)
     return typed and (not entry["choices"] or (isinstance(value, str) and value in entry["choices"]))
+
+
+def _takes_numbers(entry: ArgumentEntry) -> bool:
+    return bool({"int", "float"} & {*entry["type"].split("|")})
 
 
 def _is_accepted_anyway(key: str, value: Any) -> bool:
@@ -358,11 +368,13 @@ def _value_kind(value: Any, entry: ArgumentEntry) -> str:
     LLaMA-Factory does with the value."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
+    if is_unusable_number(value) and _takes_numbers(entry):
+        return "huge" if abs(value) < math.inf else str(value)
     if isinstance(value, float):
         return "whole" if value.is_integer() else "float"
     if isinstance(value, (int, list, dict)):
         return type(value).__name__
-    return "text" if "str" in entry["type"].split("|") or _number(value) is None else "quoted"
+    return "text" if "str" in entry["type"].split("|") or read_number(value) is None else "quoted"
 
 
 def _measured_outcome(key: str, kind: str) -> str:
@@ -383,7 +395,7 @@ def _value_violation(key: str, value: Any, choice: bool, entry: ArgumentEntry) -
         code, text = "SCH004" if fails else "SCH005", _choice_message(key, value, entry, effect)
     else:
         code, text = "SCH002" if fails else "SCH003", _type_message(key, value, entry, effect)
-    to = _intended_choice(value, entry) if choice else _converted_value(value, entry)
+    to = _intended_choice(value, entry) if choice else converted_value(value, entry)
     # What the run refuses cannot have been trained; true and false count as what was written for them.
     safe = bool(fails) or (isinstance(to, bool) and to is bool(value))
     fix = None if to is None else set_value(key, to, safe)
@@ -397,30 +409,6 @@ def _intended_choice(value: Any, entry: ArgumentEntry) -> str | None:
     return next((str(each) for each in entry["choices"] if str(each).lower() == word), None)
 
 
-def _converted_value(value: Any, entry: ArgumentEntry) -> bool | float | str | None:
-    """Return a value of the wrong type, converted to the expected type, such as 3 for "3"; None if it could mean
-    several values. `entry`: type and choices of the key."""
-    kinds = entry["type"].split("|")
-    if value is False and "no" in (entry["choices"] or ()):
-        return "no"
-    if kinds == ["bool"]:
-        return {"true": True, "false": False, "1": True, "0": False, "none": False}.get(str(value).strip().lower())
-    written = without_unit(value) if isinstance(value, str) else value
-    number = _number(written) if isinstance(written, (str, float)) else None
-    if number is None or not abs(number) < 1e18:
-        return None
-    if "int" in kinds and number.is_integer() and "e" not in str(value).lower():
-        return int(number)
-    return number if "float" in kinds else None
-
-
-def _number(value: str | float) -> float | None:
-    try:
-        return float(value)
-    except ValueError:
-        return None
-
-
 def _choice_message(key: str, value: Any, entry: ArgumentEntry, effect: str) -> str:
     choices, word = [str(choice) for choice in entry["choices"]], str(value).lower()
     losses = tables.json_table("arguments")["arguments"]["pref_loss"]["choices"]
@@ -432,12 +420,15 @@ def _choice_message(key: str, value: Any, entry: ArgumentEntry, effect: str) -> 
 
 def _type_message(key: str, value: Any, entry: ArgumentEntry, effect: str) -> str:
     expected_type = " or ".join(TYPE_WORDS[name] for name in entry["type"].split("|"))
+    if is_unusable_number(value) and _takes_numbers(entry):
+        finite = expected_type.replace("a number", "a finite number")
+        expected_type = f"{expected_type} below 1e18" if abs(value) < math.inf else finite
     if entry["type"] == "bool" and isinstance(value, str) and value:
         found = f"`{key}` is the text {shown_value(value)}, which counts as true{effect}"
         return f"{found}; write {expected_type} without quotes"
-    meant = _converted_value(value, entry)
+    meant = converted_value(value, entry)
     remedy = f"write {expected_type}, or remove `{key}`" if entry["type"] != "object" else f"remove `{key}`"
     if meant is not None:
-        quotes = " without quotes" if isinstance(value, str) and _number(value) is not None else ""
+        quotes = " without quotes" if isinstance(value, str) and read_number(value) is not None else ""
         remedy = f"write `{key}: {shown_value(meant)}`{quotes}"
     return f"`{key}` is {shown_value(value)}, not {expected_type}{effect}; {remedy}"

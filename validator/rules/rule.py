@@ -40,6 +40,7 @@ class FailsAt(StrEnum):
     FIRST_EVALUATION = "at the first evaluation"
     FIRST_SAVE = "at the first save"
     NEVER = "by never ending"
+    UNTRAINED = "without a word: the weights that it saves are NaN, or as they were"
 
 
 class Violation(NamedTuple):

@@ -3,13 +3,13 @@ outside of the range with which torch, peft or the run can work."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from operator import attrgetter
 from typing import NamedTuple
 
 from validator.knowledge.path_keys import PATH_KEY_NAMES
 from validator.recipe.suggestions import unknown_name
+from validator.rules.read_conditions import never_read
 from validator.rules.rule import ERROR, NOTE, WARNING, FailsAt, Findings, remove_keys, rule, set_value
+from validator.run.recipe_arguments import finite_number
 from validator.run.settings import RunSettings
 
 _DAY = 86_400
@@ -295,65 +295,52 @@ _UNBOUNDED = float("inf")
 _ABOVE_0 = 5e-324
 
 
-def _uses_adam(run: RunSettings) -> bool:
-    return "adam" in str(run.args.get("optim")) and not {"use_galore", "use_apollo"} & set(run.requested_optimizers)
-
-
-def _samples_text(run: RunSettings) -> bool:
-    return run.evaluation.generates_text and run.args.flag("do_sample")
-
-
-_trains, _evaluates, _generates = map(attrgetter, ("task.trains", "evaluation.runs", "evaluation.generates_text"))
-
-
-def _is_on(key: str) -> Callable[[RunSettings], bool]:
-    return lambda run: run.args.flag(key)
-
-
 class NumericRange(NamedTuple):
-    """The range of values that a key's number may have: from `low` up to, but not including, `end`. `read`: returns
-    True for a run that uses the number. `fails`: the moment at which LLaMA-Factory fails on a value outside of the
-    range."""
+    """The range of values that a key's number may have: from `low` up to, but not including, `end`. `fails`: the moment
+    at which LLaMA-Factory fails on a value outside of the range."""
 
     low: float
-    end: float
-    read: Callable[[RunSettings], bool]
     fails: FailsAt
+    end: float = _UNBOUNDED
 
 
 # Each limit was seen in a real run of LLaMA-Factory (benchmarks/evidence/conformity/conformity.csv, group range).
 _RANGES = {
-    "adam_beta1": NumericRange(0, 1, _uses_adam, FailsAt.TRAINER),
-    "adam_beta2": NumericRange(0, 1, _uses_adam, FailsAt.TRAINER),
-    "adam_epsilon": NumericRange(0, _UNBOUNDED, _uses_adam, FailsAt.TRAINER),
-    "neftune_noise_alpha": NumericRange(0, _UNBOUNDED, _trains, FailsAt.FIRST_STEP),
-    "cutoff_len": NumericRange(1, _UNBOUNDED, _trains, FailsAt.FIRST_STEP),
-    "dataloader_prefetch_factor": NumericRange(1, _UNBOUNDED, _trains, FailsAt.TRAINER),
-    "dataloader_num_workers": NumericRange(0, _UNBOUNDED, _trains, FailsAt.TRAINER),
-    "per_device_eval_batch_size": NumericRange(1, _UNBOUNDED, _evaluates, FailsAt.FIRST_EVALUATION),
-    "eval_num_beams": NumericRange(0, _UNBOUNDED, _generates, FailsAt.FIRST_EVALUATION),  # 0 stands for the default
-    "num_beams": NumericRange(1, _UNBOUNDED, _generates, FailsAt.FIRST_EVALUATION),
-    "generation_num_beams": NumericRange(1, _UNBOUNDED, _generates, FailsAt.FIRST_EVALUATION),
-    "generation_max_length": NumericRange(0, _UNBOUNDED, _generates, FailsAt.FIRST_EVALUATION),
-    "temperature": NumericRange(_ABOVE_0, _UNBOUNDED, _samples_text, FailsAt.FIRST_EVALUATION),
-    "top_p": NumericRange(0, _UNBOUNDED, _samples_text, FailsAt.FIRST_EVALUATION),
-    "top_k": NumericRange(0, _UNBOUNDED, _samples_text, FailsAt.FIRST_EVALUATION),
-    "repetition_penalty": NumericRange(_ABOVE_0, _UNBOUNDED, _generates, FailsAt.FIRST_EVALUATION),
-    "apollo_rank": NumericRange(0, _UNBOUNDED, _is_on("use_apollo"), FailsAt.TRAINER),
-    "oft_block_size": NumericRange(0, _UNBOUNDED, lambda run: run.task.method == "oft", FailsAt.MODEL_LOADING),
-    "profiler_active_steps": NumericRange(1, _UNBOUNDED, _is_on("enable_torch_profiler"), FailsAt.TRAINER),
-    "profiler_wait_steps": NumericRange(0, _UNBOUNDED, _is_on("enable_torch_profiler"), FailsAt.TRAINER),
-    "profiler_warmup_steps": NumericRange(0, _UNBOUNDED, _is_on("enable_torch_profiler"), FailsAt.TRAINER),
-    "profiler_repeat": NumericRange(0, _UNBOUNDED, _is_on("enable_torch_profiler"), FailsAt.TRAINER),
+    "adam_beta1": NumericRange(0, FailsAt.TRAINER, 1),
+    "adam_beta2": NumericRange(0, FailsAt.TRAINER, 1),
+    "adam_epsilon": NumericRange(0, FailsAt.TRAINER),
+    "neftune_noise_alpha": NumericRange(0, FailsAt.FIRST_STEP),
+    "cutoff_len": NumericRange(1, FailsAt.FIRST_STEP),
+    "dataloader_prefetch_factor": NumericRange(1, FailsAt.TRAINER),
+    "dataloader_num_workers": NumericRange(0, FailsAt.TRAINER),
+    "per_device_eval_batch_size": NumericRange(1, FailsAt.FIRST_EVALUATION),
+    "eval_num_beams": NumericRange(0, FailsAt.FIRST_EVALUATION),  # 0 stands for the default
+    "num_beams": NumericRange(1, FailsAt.FIRST_EVALUATION),
+    "generation_num_beams": NumericRange(1, FailsAt.FIRST_EVALUATION),
+    "generation_max_length": NumericRange(0, FailsAt.FIRST_EVALUATION),
+    "temperature": NumericRange(_ABOVE_0, FailsAt.FIRST_EVALUATION),
+    "top_p": NumericRange(0, FailsAt.FIRST_EVALUATION),
+    "top_k": NumericRange(0, FailsAt.FIRST_EVALUATION),
+    "repetition_penalty": NumericRange(_ABOVE_0, FailsAt.FIRST_EVALUATION),
+    "ddp_timeout": NumericRange(1, FailsAt.PARSING, 8.64e13),  # a timedelta has no more than 999,999,999 days
+    "num_train_epochs": NumericRange(_ABOVE_0, FailsAt.UNTRAINED),
+    "export_quantization_bit": NumericRange(2, FailsAt.MODEL_LOADING, 9),
+    "apollo_scale": NumericRange(0, FailsAt.UNTRAINED),
+    "apollo_rank": NumericRange(0, FailsAt.TRAINER),
+    "oft_block_size": NumericRange(0, FailsAt.MODEL_LOADING),
+    "profiler_active_steps": NumericRange(1, FailsAt.TRAINER),
+    "profiler_wait_steps": NumericRange(0, FailsAt.TRAINER),
+    "profiler_warmup_steps": NumericRange(0, FailsAt.TRAINER),
+    "profiler_repeat": NumericRange(0, FailsAt.TRAINER),
 }
 # An interval of zero is divided by; below zero it passes.
-_INTERVALS: dict[str, tuple[Callable[[RunSettings], bool], FailsAt]] = {
-    "eval_accumulation_steps": (_evaluates, FailsAt.FIRST_EVALUATION),
-    "apollo_update_interval": (_is_on("use_apollo"), FailsAt.TRAINER),
-    "galore_update_interval": (_is_on("use_galore"), FailsAt.TRAINER),
-    "buffer_size": (_is_on("streaming"), FailsAt.DATASET),
-    "gradient_accumulation_steps": (_trains, FailsAt.TRAINER),
-    "badam_switch_interval": (_is_on("use_badam"), FailsAt.TRAINER),
+_INTERVALS = {
+    "eval_accumulation_steps": FailsAt.FIRST_EVALUATION,
+    "apollo_update_interval": FailsAt.TRAINER,
+    "galore_update_interval": FailsAt.TRAINER,
+    "buffer_size": FailsAt.DATASET,
+    "gradient_accumulation_steps": FailsAt.TRAINER,
+    "badam_switch_interval": FailsAt.TRAINER,
 }
 
 
@@ -362,19 +349,24 @@ def number_out_of_range(run: RunSettings) -> Findings:
     """A number is outside its range.
 
     Why: torch or peft refuse it only when they use it, after the data is tokenized and the model loaded on every rank;
-    what belongs to evaluation fails hours into the run.
+    what belongs to evaluation fails hours into the run. With some numbers the run ends well, and the weights that it
+    saves are NaN, or those that it began with.
     Source: torch/utils/data/dataloader.py:DataLoader.__init__, torch/utils/data/sampler.py:BatchSampler.__init__,
     torch/optim/adam.py:Adam.__init__, peft/tuners/oft/layer.py:OFTLayer.update_layer,
     transformers/generation/logits_process.py:TemperatureLogitsWarper.__init__
     Fix: the default, or a number within the limits named.
     """
-    for key, (low, end, read, fails) in _RANGES.items():
-        value = run.args.get(key)
-        outside = isinstance(value, (int, float)) and not low <= value < end  # which .nan is, too
-        if run.args.is_set(key) and outside and read(run):
+    for key, (low, fails, end) in _RANGES.items():
+        value = run.args.values.get(key)
+        number = finite_number(value)  # SCH002 and SCH003 judge what is not finite
+        if number is not None and not low <= number < end and not never_read(run, key):
             least = "a number above 0" if low == _ABOVE_0 else f"{low:g} or more"
             limit = f", but less than {end:g}" if end < _UNBOUNDED else ""
             yield key, f"`{key}` is {value}, and fails {fails}; write {least}{limit}, or remove `{key}`"
+    is_new = run.task.method == "lora" and not (run.args.flag("pissa_init") or run.args.is_set("adapter_name_or_path"))
+    if is_new and run.args.get("adam_epsilon") == 0 and not never_read(run, "adam_epsilon"):
+        found = "`adam_epsilon` is 0, and the first gradients of a LoRA's A are 0, so that Adam makes them 0/0, NaN"
+        yield "adam_epsilon", f"{found}; write 1.0e-8, or remove `adam_epsilon`"
 
 
 @rule("TRA020", ERROR)
@@ -403,21 +395,21 @@ def interval_zero(run: RunSettings) -> Findings:
     llamafactory/train/trainer_utils.py:_create_badam_optimizer
     Fix: at least 1, or leave it out.
     """
-    for key, (read, fails) in _INTERVALS.items():
-        if run.args.is_set(key) and run.args.get(key) == 0 and read(run):
+    for key, fails in _INTERVALS.items():
+        if run.args.is_set(key) and run.args.get(key) == 0 and not never_read(run, key):
             found = f"`{key}: {run.args.get(key)}` is used as a divisor, and fails {fails}"
             yield key, f"{found}; write 1 or more, or remove `{key}`"
 
 
-@rule("TRA023", WARNING)
+@rule("TRA023", ERROR)
 def accumulation_below_zero(run: RunSettings) -> Findings:
     """`gradient_accumulation_steps` is below zero.
 
-    Why: the run goes on, with another number of samples in each step than anybody can have meant. There is no value
-    that stands for an automatic choice in a recipe.
-    Source: transformers/trainer.py:Trainer.set_initial_training_values
+    Why: the run reads all data, makes no step and saves the weights that it began with. There is no value that stands
+    for an automatic choice in a recipe.
+    Source: transformers/trainer.py:Trainer._run_epoch
     Fix: at least 1.
     """
     if run.task.trains and run.args.number("gradient_accumulation_steps") < 0:
-        found = f"`gradient_accumulation_steps` is {run.args.get('gradient_accumulation_steps')}"
+        found = f"`gradient_accumulation_steps` is {run.args.get('gradient_accumulation_steps')}, so no step is made"
         yield "gradient_accumulation_steps", f"{found}; write 1 or more"

@@ -90,18 +90,24 @@ class Dataset:
         """What data/sets.yaml, the table of public data sets, says about this data set: number of rows, tokens per row,
         share of thoughts and others. None if the table does not list it. If the dataset_info.json entry sets
         `num_samples`, that is the number of rows."""
-        subset, drawn = self.entry.get("subset"), self.entry.get("num_samples")
+        subset = self.entry.get("subset")
         found = tables.yaml_table("sets").get(f"{self.entry.get('hf_hub_url')}{f'#{subset}' if subset else ''}")
-        return {**found, "rows": drawn} if found and isinstance(drawn, int) else found
+        return {**found, "rows": self.drawn} if found and self.drawn else found
+
+    @property
+    def drawn(self) -> int | None:
+        """The entry's `num_samples`; None if it is not set, or not a number of samples, which PTH118 reports."""
+        number = self.entry.get("num_samples")
+        return number if isinstance(number, int) and number > 0 else None
 
     @cached_property
     def rows(self) -> Rows | None:
         """The rows that LLaMA-Factory takes from the entry's local files: those of its `split`, and as many as its
         `num_samples` says. None if there is no local file, if only `data` can read a file and `num_samples` is not set,
         or if the entry's split is of an unknown form."""
-        counted, num_samples = [count_rows(path) for path in self.files], self.entry.get("num_samples")
+        counted = [count_rows(path) for path in self.files]
         if not counted or any(rows is None for rows in counted):
-            return Rows(num_samples) if counted and isinstance(num_samples, int) else None
+            return Rows(self.drawn) if counted and self.drawn else None
         total = sum_rows(rows for rows in counted if rows)
         if total.problem:
             return total
@@ -111,7 +117,7 @@ class Dataset:
             return None
         if len(chosen) < total.number:  # the first rows of the files may be none of them
             total = total._replace(number=len(chosen), head=total.head[chosen.start : chosen.stop])
-        return total._replace(number=num_samples, exact=True) if isinstance(num_samples, int) else total
+        return total._replace(number=self.drawn, exact=True) if self.drawn else total
 
 
 class CountedSamples(NamedTuple):

@@ -75,6 +75,11 @@ def finite_number(value: Any) -> float | None:
     return float(value)
 
 
+def is_unusable_number(value: Any) -> bool:
+    """True for a number that is NaN, infinite, or larger than any run can mean."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and finite_number(value) is None
+
+
 def default_value(key: str) -> Any:
     """Return LLaMA-Factory's default value of a key; None for a key that LLaMA-Factory does not know."""
     return tables.json_table("arguments")["arguments"].get(key, {}).get("default")
@@ -109,6 +114,31 @@ def intended_value(key: str, value: Any) -> Any:
         return None
     is_whole = number is not None and number.is_integer()
     return int(number or 0) if "int" in kinds and is_whole else number if "float" in kinds else None
+
+
+def converted_value(value: Any, entry: Mapping[str, Any]) -> bool | float | str | None:
+    """Return a value of the wrong type, converted to the expected type, such as 3 for "3"; None if it could mean
+    several values. `entry`: type and choices of the key."""
+    kinds = entry["type"].split("|")
+    if value is False and "no" in (entry["choices"] or ()):
+        return "no"
+    if kinds == ["bool"]:
+        return {"true": True, "false": False, "1": True, "0": False, "none": False}.get(str(value).strip().lower())
+    written = without_unit(value) if isinstance(value, str) else value
+    number = read_number(written) if isinstance(written, (str, float)) else None
+    if number is None or not abs(number) < 1e18:
+        return None
+    if "int" in kinds and number.is_integer() and "e" not in str(value).lower():
+        return int(number)
+    return number if "float" in kinds else None
+
+
+def read_number(value: str | float) -> float | None:
+    """Return the number that a text is; None if it is none."""
+    try:
+        return float(value)
+    except ValueError:
+        return None
 
 
 _MAX_POSSIBLE_CHOICES = 8
@@ -202,4 +232,5 @@ def parse_price(value: Any) -> Price | None:
     if number := finite_number(value):
         return Price(number) if number > 0 else None
     match = _PRICE_FORM.fullmatch(value.strip()) if isinstance(value, str) else None
-    return Price(float(match[1]), match[2]) if match and float(match[1]) > 0 else None
+    amount = finite_number(float(match[1])) if match else None
+    return Price(amount, match[2]) if match and amount else None
