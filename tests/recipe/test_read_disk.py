@@ -44,15 +44,17 @@ def test_homes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {path: str(safe_read.expand_home(path)) for path in told} == told
 
 
-def test_a_pipe_is_opened_at_once_and_bytes_are_as_they_are(tmp_path: Path) -> None:
+def test_a_file_is_opened_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").write_bytes(b"a\r\n\x1a")
-    for name, content in (("pipe", b""), ("file", b"a\r\n\x1a")):
-        with os.fdopen(safe_read.open_without_waiting(tmp_path / name), "rb") as stream:
-            assert stream.read() == content
-    for error, name in ((OSError, "none"), (ValueError, "\0")):
+    with safe_read.open_file(tmp_path / "file") as stream:
+        assert stream.read() == b"a\r\n\x1a"
+    for error, name in ((OSError, "none"), (ValueError, "\0"), (safe_read.NoFileError, "pipe")):
         with pytest.raises(error):
-            safe_read.open_without_waiting(tmp_path / name)
+            safe_read.open_file(tmp_path / name)
+    monkeypatch.setattr(safe_read, "path_kind", lambda _path: "file")  # a pipe that came into a file's place
+    with pytest.raises(safe_read.NoFileError, match="is a pipe, not a file"):
+        safe_read.open_file(tmp_path / "pipe")
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def started(folder: Path, files: dict[str, str], name: str = "second.yaml") -> R
         ({"first.yaml": EXPORT + "export_quantization_bit: 4\n"}, None),
         ({"first.yaml": FIRST.replace("template: qwen3", "template: qwen")}, None),
         ({"first.yaml": FIRST.replace("saves/first", "saves/other")}, None),
-        ({"first.yaml": ": {" + FIRST}, None), ({"first.yaml": FIRST + "#" * (1 << 18)}, None),
+        ({"first.yaml": ": {" + FIRST}, None), ({"first.yaml": FIRST + "#" * (1 << 20)}, None),
         # two that differ, itself, and a circle
         ({"first.yaml": FIRST, "again.yaml": FIRST.replace("8B", "4B")}, None),
         ({"first.yaml": FIRST.replace("Qwen/Qwen3-8B", "saves/first")}, None),

@@ -170,6 +170,28 @@ def test_what_lies_at_a_path_is_asked_in_one_place(module: str) -> None:
     assert not LOOKS & {node.attr for node in nodes(module) if isinstance(node, ast.Attribute)}
 
 
+OPENS = {"open", "read_text", "read_bytes", "resolve"}  # which raises an error for links in a circle
+# What they open is no file that a user names: the kernel's files, those of drivers and packages, this package's own, a
+# folder to lock, a member of an archive. Modules for nodes, where this package is not, look for themselves.
+OPENERS = {
+    "recipe/safe_read", "recipe/atomic_write", "run/data_streams", "rows/reading_limits",
+    "launch/local_launch", "simulation/session", "knowledge/tables", "submit/node_script", "catalogue/recipe_copy",
+    "entry", "processes",
+}  # fmt: skip
+
+
+@every(sorted({name for name in modules() if room(name) not in ("machine", "doctor", "on_node")} - OPENERS))
+def test_files_that_users_name_are_opened_in_one_place(module: str) -> None:
+    """recipe/safe_read, which waits for no pipe, reads no device, and has a limit."""
+    called = [node.func for node in nodes(module) if isinstance(node, ast.Call)]
+    assert not [
+        ast.unparse(name)
+        for name in called
+        if (isinstance(name, ast.Name) and name.id == "open")
+        or (isinstance(name, ast.Attribute) and name.attr in OPENS and ast.unparse(name.value) != "safe_read")
+    ]
+
+
 def is_formula(value: str) -> bool:
     """Whether a text computes something: a product, a sum or a power of names and numbers."""
     try:

@@ -320,7 +320,7 @@ def _absolute_path_overrides(file: Path, overrides: Sequence[str]) -> Iterator[s
     if "dataset" in overridden and "dataset_dir" not in overridden:  # the user's data sets, and not the catalogue's
         overridden.add("dataset_dir")
         if os.access("data/dataset_info.json", os.F_OK):
-            yield recipe_file.path_override("dataset_dir", str(Path("data").resolve()))
+            yield recipe_file.path_override("dataset_dir", str(safe_read.real_path("data")))
     for key in READ_KEYS:
         value = values.get(key.name, key.default)
         if key.name not in overridden and isinstance(value, str) and safe_read.path_kind(catalogue_root() / value):

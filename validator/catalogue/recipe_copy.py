@@ -84,7 +84,7 @@ def _with_media_dir(text: str, own: UserData, folder: Path, dataset_dir: Path) -
     """Return the recipe's text with the `media_dir` that the user's images, videos or sound need, if they are not found
     without it. `folder`: the folder from which the run is started. `dataset_dir`: where they are looked for without."""
     media_dir = own.media_dir
-    if media_dir is None or media_dir == dataset_dir.resolve():
+    if media_dir is None or media_dir == safe_read.real_path(dataset_dir):
         return text
     written = media_dir.relative_to(folder) if media_dir.is_relative_to(folder) else media_dir
     line = f"media_dir: {format_scalar(str(written))}"
@@ -96,7 +96,7 @@ def run_folder(target: Path) -> Path:
     """Return the folder from which to start a run of this recipe, to which the recipe's relative paths refer. This is
     the working directory if it contains the recipe and already holds a dataset_info.json or DeepSpeed files. Otherwise
     it is the recipe's own folder, or the folder around it if that is called recipes/, as in the catalogue."""
-    recipe_folder, cwd = target.parent.resolve(), Path.cwd()
+    recipe_folder, cwd = safe_read.real_path(target.parent), Path.cwd()
     if _is_project(cwd) and recipe_folder.is_relative_to(cwd):
         return cwd
     below = recipe_folder.name == RECIPES_FOLDER and recipe_folder != cwd and not _is_project(recipe_folder)
@@ -117,7 +117,7 @@ def _require_no_space(start: Path, text: str) -> None:
 def _path_from_folder(target: Path, folder: Path) -> Path:
     """Return the recipe's path relative to the folder. Raises RecipeError if the path contains characters that cannot
     be printed in a command."""
-    path = target.parent.resolve().relative_to(folder) / target.name
+    path = safe_read.real_path(target.parent).relative_to(folder) / target.name
     if not str(path).isprintable():
         raise RecipeError(f"`{target}` holds characters that a command cannot show; choose another name")
     return path
@@ -193,15 +193,16 @@ def _same_content(path: Path, content: bytes) -> bool:
     if path.suffix == ".json":
         return bool(read_json(str(path)) == json.loads(content))
     try:
-        return path.read_bytes() == content
-    except OSError:
+        with safe_read.open_file(path) as file:
+            return file.read(len(content) + 1) == content
+    except (OSError, ValueError):
         return False
 
 
 def _require_inside_folder(folder: Path, path: Path) -> None:
     """Raise RecipeError if the path leads out of the folder through a symbolic link, so that nothing is written
     elsewhere."""
-    if not path.resolve().is_relative_to(folder.resolve()):
+    if not safe_read.real_path(path).is_relative_to(safe_read.real_path(folder)):
         raise RecipeError(
             f"a link leads from `{path}` out of `{folder}`; nothing is written there, choose another folder"
         )
@@ -230,7 +231,7 @@ def copy_recipe(name: str, dest: str, own: UserData | None = None) -> InstalledR
     other content is in the way, if `name` is the user's own file, or if the recipe's stage or template cannot train on
     the user's rows."""
     source = bundled_recipes.recipe_path(name)
-    if name != source.stem and safe_read.path_kind(name) and Path(name).resolve() != source.resolve():
+    if name != source.stem and safe_read.path_kind(name) and safe_read.real_path(name) != safe_read.real_path(source):
         raise RecipeError(
             f"`{name}` is a file of yours, and `copy` takes recipes of the catalogue: give `{source.stem}`, or use cp"
         )

@@ -74,14 +74,14 @@ def files_to_check(paths: Sequence[str]) -> list[str]:
     ours = [path for path, kind in kinds.items() if kind.is_judged or safe_read.path_kind(path) == "folder"]
     # A registry that is broken or empty is recognised by nothing but its name.
     read = [path for path in paths if Path(path).name == REGISTRY_FILE or kinds[path].is_read_by_recipes]
-    checked_paths = {Path(path).resolve() for path in ours}
-    return ours + [path for path in _recipes_reading(read) if Path(path).resolve() not in checked_paths]
+    checked_paths = {safe_read.real_path(path) for path in ours}
+    return ours + [path for path in _recipes_reading(read) if safe_read.real_path(path) not in checked_paths]
 
 
 def _recipes_reading(paths: Iterable[str]) -> Iterator[str]:
     """Yield the recipes in the working directory that use one of these files, as their DeepSpeed file, their Accelerate
     file or their dataset_info.json; and those that name a missing file of such a kind, which may have been moved."""
-    changed = {Path(path).resolve(): file_kinds.kind_of_file(path).name for path in paths}
+    changed = {safe_read.real_path(path): file_kinds.kind_of_file(path).name for path in paths}
     for path in find_in_folder(".") if changed else ():
         if file_kinds.kind_of_file(path).name == file_kinds.RECIPE:
             run = resolve(load_recipe(path))
@@ -94,5 +94,5 @@ def _recipes_reading(paths: Iterable[str]) -> Iterator[str]:
                 kind: run.workspace.find(str(file)) for kind, file in named.items() if isinstance(file, (str, Path))
             }
             moved = (kind in changed.values() for kind, place in places.items() if place is None)
-            if any(place and place[0].resolve() in changed for place in places.values()) or any(moved):
+            if any(place and safe_read.real_path(place[0]) in changed for place in places.values()) or any(moved):
                 yield path

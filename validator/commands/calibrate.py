@@ -22,6 +22,7 @@ from validator.launch import local_launch, short_run, trainer_log
 from validator.launch.device_allocation import DeviceAllocation
 from validator.launch.trainer_log import MeasuredSteps
 from validator.output.terminal import format_table, print_lines
+from validator.recipe import safe_read
 from validator.recipe.atomic_write import scratch_folder
 from validator.recipe.recipe_file import Document
 from validator.run import calibration
@@ -118,7 +119,7 @@ def _keep_measurement(recipe: str, run: RunSettings, timed: MeasuredSteps) -> No
     expected = comparable_step_seconds(run, timed.tokens)
     if run.machine is None or expected is None:
         raise RecipeError(f"`{recipe}`: there is nothing to correct where machine or model is not known")
-    name = str(Path(recipe).resolve())
+    name = str(safe_read.real_path(recipe))
     measured = Calibration(str(run.machine), name, timed.seconds, expected, timed.steps, date.today().isoformat())
     calibration.save_calibration(measured)
     click.echo(

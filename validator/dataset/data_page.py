@@ -16,7 +16,7 @@ from validator.dataset.data_report import DataReport
 from validator.dataset.sample_guidance import SampleGuidance
 from validator.dataset.sequence_lengths import HistogramBar
 from validator.errors import RecipeError, os_reason
-from validator.recipe import atomic_write
+from validator.recipe import atomic_write, safe_read
 
 _STYLE = """
 :root { color-scheme: light dark; --bar: #3b6fb6; --weak: #8884; --bad: #d0392b; }
@@ -130,10 +130,12 @@ def require_page_target(path: Path) -> None:
     try:
         if not path.parent.is_dir():
             raise RecipeError(f"`{path}` cannot be written: there is no folder `{path.parent}`")
-        if path.exists():
-            atomic_write.require_own_file(
-                path, path.read_bytes() if path.is_file() else b"no file", is_own_page, NO_OWN_PAGE
-            )
+        with safe_read.open_file(path) as file:
+            atomic_write.require_own_file(path, file.read(1 << 16), is_own_page, NO_OWN_PAGE)
+    except FileNotFoundError:
+        return
+    except safe_read.NoFileError:
+        atomic_write.require_own_file(path, b"no file", is_own_page, NO_OWN_PAGE)
     except OSError as err:
         raise RecipeError(f"`{path}` cannot be written: {os_reason(err)}") from None
 

@@ -215,7 +215,7 @@ def register_data(
         raise RecipeError(f"{err}, or register under another name") from None
     usual = os.path.realpath(folder) == os.path.realpath(DEFAULT_DATASET_DIR)
     settings = {"dataset": name, **({} if usual else {"dataset_dir": str(folder)}), "stage": mine.form.stage}
-    if mine.media_dir and mine.media_dir != folder.resolve():
+    if mine.media_dir and mine.media_dir != safe_read.real_path(folder):
         settings["media_dir"] = str(relative_to_cwd(mine.media_dir))
     notes = [*mine.notes, *template_notes(mine.form)]
     drops = data_report.dropped_rows(selection)

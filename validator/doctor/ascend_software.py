@@ -14,6 +14,7 @@ from validator.knowledge import releases
 from validator.knowledge.tables import yaml_table
 from validator.machine import ascend, installed_packages
 from validator.machine.installed_packages import InstalledPackages, find_installed
+from validator.recipe import safe_read
 from validator.run.needed_packages import INSTALL_PAGE
 from validator.run.settings import RunSettings
 
@@ -118,7 +119,7 @@ def _read_versions(home: Path) -> Mapping[str, str]:
             text = file.read_text("utf-8", errors="replace")
         if match := _CANN_VERSION_LINE.search(text):
             versions.setdefault(file.name.removeprefix("ascend_").removesuffix("_install.info"), match[1])
-    named = _FOLDER_VERSION.search(home.resolve().name)
+    named = _FOLDER_VERSION.search(safe_read.real_path(home).name)
     return versions or ({"toolkit": named[1]} if named else {})
 
 

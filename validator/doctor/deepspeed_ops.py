@@ -18,6 +18,7 @@ from validator.knowledge.node_environment import node_needs
 from validator.knowledge.optimizers import optimizer_choice
 from validator.machine import host
 from validator.machine.installed_packages import find_installed
+from validator.recipe import safe_read
 from validator.recipe.safe_read import expand_home
 from validator.run.settings import RunSettings
 from validator.wording import format_duration
@@ -164,6 +165,6 @@ def _find_builder(folder: Path, root: Path) -> int | None:
     for process in (root / "proc").glob("[0-9]*"):
         if host.read_first_line(process / "comm") == "ninja":
             with suppress(OSError):  # another user's
-                if (process / "cwd").readlink() == folder.resolve():
+                if (process / "cwd").readlink() == safe_read.real_path(folder):
                     return int(process.name)
     return None

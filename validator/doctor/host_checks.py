@@ -17,6 +17,7 @@ from validator.knowledge.node_environment import MAX_OPEN_FILES
 from validator.machine import host, network
 from validator.machine.host import find_mount, own_cgroups
 from validator.physics.estimate import GIB, DiskTerm
+from validator.recipe import safe_read
 from validator.recipe.safe_read import expand_home, glob_folder
 from validator.run import node_demand
 from validator.run.prediction import predict
@@ -259,7 +260,7 @@ def _check_output_folder(run: RunSettings | None, context: CheckContext) -> Iter
     if folder is None:
         return
     existing = host.existing_parent(folder)
-    mount, free = find_mount(existing.resolve(), context.root), host.free_disk_gib(existing)
+    mount, free = find_mount(safe_read.real_path(existing), context.root), host.free_disk_gib(existing)
     kind = f" on {mount.kind}{f' of {mount.source}' if mount.network else ''}" if mount else ""
     place = f"{existing}{kind}{f', {free:.1f} GiB free' if free is not None else ''}"
     try:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import signal
 import sys
@@ -111,7 +110,7 @@ def smoke_summary(output: Path, seconds: float) -> str:
     their times, and the checkpoint that was saved. The parts are read from `all_results.json` and the output folder.
     `seconds` is the time of the whole run."""
     results = output / "all_results.json"
-    metrics = json.loads(results.read_text("utf-8")) if safe_read.path_kind(results) == "file" else {}
+    metrics = safe_read.read_json(str(results)) if safe_read.path_kind(results) == "file" else {}
     names = {"train": f"{SMOKE_STEPS} steps", "eval": "evaluation", "predict": "prediction"}
     parts = [
         f"{name} {metrics[f'{kind}_runtime']:.1f} s" for kind, name in names.items() if f"{kind}_runtime" in metrics

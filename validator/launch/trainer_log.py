@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from itertools import pairwise
@@ -13,6 +14,7 @@ from statistics import median
 from typing import NamedTuple
 
 from validator.errors import RecipeError, os_reason
+from validator.recipe.safe_read import NoFileError, open_file
 
 # The first steps compile, allocate and read data for the first time.
 UNTIMED_STEPS = 2
@@ -20,6 +22,7 @@ UNTIMED_STEPS = 2
 _MIN_SECONDS = 30
 # Of steps and tokens: no run has as many, and no float holds numbers of any length.
 _MAX_COUNT = 2**63
+_MAX_BYTES = 64 << 20  # of a log: a quarter of a million lines
 
 
 class LogEntry(NamedTuple):
@@ -108,12 +111,16 @@ def _entries_of_last_run(path: Path) -> list[LogEntry]:
 
 def _read_entries(path: Path) -> Iterator[LogEntry]:
     """Yield a log entry for each line that can be parsed. Other lines, such as a half-written last line, are skipped.
-    Raises RecipeError if the file cannot be read."""
+    Of more than 64 MiB only the end is read. Raises RecipeError if the file cannot be read."""
     try:
-        lines = path.read_text("utf-8", errors="replace").splitlines()
-    except OSError as err:
-        raise RecipeError(f"`{path}` cannot be read: {os_reason(err)}") from None
-    for line in lines:
+        with open_file(path) as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - _MAX_BYTES, 0))
+            text = (file.read(_MAX_BYTES) or b"").decode(errors="replace")
+    except NoFileError as err:
+        raise RecipeError(f"`{path}` {os_reason(err)}") from None
+    except (OSError, ValueError) as err:
+        raise RecipeError(f"`{path}` cannot be read: {os_reason(err) if isinstance(err, OSError) else err}") from None
+    for line in text.splitlines():
         try:
             yield _parse_entry(json.loads(line))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ZeroDivisionError, OverflowError):

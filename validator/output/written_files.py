@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -52,4 +53,4 @@ def quote_path(path: Path) -> str:
 
 
 def _is_working_folder(folder: Path) -> bool:
-    return folder.resolve() == Path.cwd()
+    return os.path.realpath(folder) == str(Path.cwd())

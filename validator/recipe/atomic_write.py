@@ -20,11 +20,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from validator.errors import RecipeError, os_reason
+from validator.recipe import safe_read
 
 # A write takes milliseconds, on a network file system with its own wait perhaps a second.
 _LOCK_TRIES, _LOCK_WAIT = 200, 0.05
 # Bytes of a name that leave room for what is put around it: file systems take 255.
 _LONGEST_NAME = 240
+# Of a file that is edited or replaced, which is held in memory: more than any that this program writes.
+_MAX_BYTES = 64 << 20
 # Errors of flock on file systems that have no locks.
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
@@ -249,11 +252,15 @@ def make_folder(place: Path) -> None:
 
 def _current_content(file: Path) -> bytes | None:
     try:
-        if not stat.S_ISREG(file.stat().st_mode):
-            raise RecipeError(f"`{file}` is there and is no file; choose another name")
-        return file.read_bytes()
+        with safe_read.open_file(file) as opened:
+            content = opened.read(_MAX_BYTES + 1)
+    except safe_read.NoFileError:
+        raise RecipeError(f"`{file}` is there and is no file; choose another name") from None
     except FileNotFoundError:
         return None
+    if len(content) > _MAX_BYTES:
+        raise RecipeError(f"`{file}` is larger than {_MAX_BYTES >> 20} MiB, and nothing is written in its place")
+    return content
 
 
 def _encode_text(target: Path, text: str) -> bytes:

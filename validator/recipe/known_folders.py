@@ -43,7 +43,7 @@ def search_folders(path: str) -> Iterator[Path]:
     files beside it: its own folder and parents come before the working directory, but for the folders that both lie
     in."""
     cwd, file = Path.cwd(), Path(path).absolute()
-    file = file.resolve() if ".." in file.parts else file
+    file = safe_read.real_path(file) if ".." in file.parts else file
     parents = file.parents if path != "-" else ()
     own = [] if cwd in parents else [folder for folder in parents if not cwd.is_relative_to(folder)]
     yield from (*own, cwd, *(folder for folder in parents if folder not in own and folder != cwd))
@@ -100,8 +100,9 @@ def is_ignored_by_git(path: Path) -> bool:
     """True if a .gitignore of the repository ignores the absolute path or a folder above it. `**` in the middle of a
     pattern stands for one folder."""
     for root in _repository_around(path.parent):
-        below_root = [place for place in (path, *path.parents) if root in place.parents]
-        return len(below_root) <= _MAX_PARTS and any(_is_ignored_itself(place, root) for place in below_root)
+        depth = len(path.parts) - len(root.parts)
+        if depth <= _MAX_PARTS and path.is_relative_to(root):
+            return any(_is_ignored_itself(place, root) for place in (path, *path.parents)[:depth])
     return False
 
 
@@ -123,7 +124,7 @@ def _ignored_patterns(folder: Path) -> list[tuple[list[str], bool, bool]]:
     """Return the patterns of the .gitignore in a folder: the patterns of a path's last parts, whether these are all
     parts from that folder on, and False for a pattern that begins with `!`. A link is not followed, as git does not."""
     file = folder / ".gitignore"
-    if file.is_symlink() or safe_read.path_kind(file) != "file":
+    if safe_read.path_kind(file) != "file" or file.is_symlink():
         return []
     try:
         lines = [line.strip() for line in safe_read.read_text(str(file)).splitlines()]

@@ -1,5 +1,6 @@
 """Reads files at paths that a user wrote. No function fails or waits, whatever is at a path: a pipe, a device, a link
-to itself. Bytes, text, JSON and YAML are read up to a limit, and raise one clear error."""
+to itself. Bytes, text, JSON and YAML are read up to a limit, and raise one clear error. All readers of files that a
+user can name open them here."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from validator.errors import RecipeError, os_reason
 from validator.recipe import omegaconf
@@ -37,6 +38,15 @@ def path_kind(path: str | Path) -> PathKind | None:
         return None
 
 
+def real_path(path: str | Path) -> Path:
+    """Return the absolute path without links that a path leads to. Where links lead in a circle, or the path is no
+    possible one, the rest of it stays as it is; `Path.resolve` raises an error."""
+    try:
+        return Path(os.path.realpath(path))
+    except ValueError:
+        return Path(path).absolute()
+
+
 def without_detour(path: Path) -> Path:
     """Return the path without `folder/..` in it if it leads to the same place, so that messages show it short; a folder
     that is a link, or is not there, stays in it."""
@@ -48,11 +58,26 @@ def without_detour(path: Path) -> Path:
     return path
 
 
-def open_without_waiting(path: str | Path) -> int:
-    """Return a file descriptor for reading the bytes of a path. Opening a pipe does not wait for its other end, except
-    on Windows, which needs no such mode. Raises OSError if the path cannot be opened, and ValueError for a name that no
-    file can have."""
-    return os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+class NoFileError(OSError):
+    """Something at a path that is no regular file. `kind`: what it is."""
+
+    def __init__(self, kind: PathKind | None) -> None:
+        self.kind = kind
+        super().__init__(errno.EINVAL, f"is a {kind}, not a file")
+
+
+def open_file(path: str | Path) -> IO[bytes]:
+    """Return a regular file, opened to read its bytes. Nothing else is opened: a pipe would be waited for, and a device
+    may act on it. Raises NoFileError for what is no regular file, OSError if the file cannot be opened, and ValueError
+    for a name that no file can have."""
+    if (kind := path_kind(path)) not in ("file", None):
+        raise NoFileError(kind)
+    # What came into its place since is not waited for, either; Windows needs no such mode.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NoFileError(_KIND_OF_MODE.get(stat.S_IFMT(mode)))
+    return os.fdopen(descriptor, "rb")
 
 
 def list_folder(folder: Path) -> list[Path]:
@@ -105,7 +130,13 @@ def read_bytes(path: str | Path) -> bytes:
     which `decode_text` then refuses. Raises RecipeError if the file cannot be read. A pipe, a socket or a device at the
     path is not read, and also raises RecipeError."""
     try:
-        return sys.stdin.buffer.read(_MAX_BYTES + 1) if path == "-" else _read_beginning(path)
+        if path == "-":
+            return sys.stdin.buffer.read(_MAX_BYTES + 1)
+        with open_file(path) as file:
+            return file.read(_MAX_BYTES + 1) or b""  # None where a file of the kernel has nothing to read yet
+    except NoFileError as err:
+        remedy = "" if err.kind == "folder" else "; save what it gives, or pipe a recipe into `-`"
+        raise RecipeError(f"is a {err.kind}, not a file{remedy}") from None
     except OSError as err:
         closed = path == "-" and err.errno == errno.EBADF
         near = near_path(path) if err.errno == errno.ENOENT else None
@@ -115,22 +146,6 @@ def read_bytes(path: str | Path) -> bytes:
         raise RecipeError(f"cannot be read: {why}") from None
     except ValueError:
         raise RecipeError("is a path that no file can have, with a NUL or half a character; check the path") from None
-
-
-def _read_beginning(path: str | Path) -> bytes:
-    lies = path_kind(path)
-    if lies == "folder":
-        raise RecipeError("is a folder, not a file")
-    if lies not in ("file", None):
-        raise RecipeError(f"is a {lies}, not a file; save what it gives, or pipe a recipe into `-`")
-    # What came into its place since is not waited for, either.
-    file, data = open_without_waiting(path), b""
-    try:
-        while len(data) <= _MAX_BYTES and (chunk := os.read(file, _MAX_BYTES + 1 - len(data))):
-            data += chunk
-    finally:
-        os.close(file)
-    return data
 
 
 LFS_POINTER_REASON = "is a Git LFS pointer, not the file itself; run `git lfs pull`"

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from validator.recipe import safe_read
 from validator.rows.converter import Row, Sample
 from validator.rows.dataset_attr import MODALITIES, DatasetAttr
 from validator.rows.outcomes import row_checker
@@ -104,7 +105,7 @@ def media_dir_of_rows(attr: DatasetAttr, rows: Sequence[Row], data: Path, folder
 
 def _folders_around(near: Sequence[Path]) -> Iterator[Path]:
     """Yield these folders, the folder above each, and those up to two levels below."""
-    folders = dict.fromkeys(one.resolve() for one in near)
+    folders = dict.fromkeys(safe_read.real_path(one) for one in near)
     yield from folders
     yield from (one.parent for one in folders)
     yield from islice(_with_subfolders(folders), len(folders), _MAX_FOLDERS)
@@ -129,7 +130,7 @@ def _subfolders(folder: Path) -> list[Path]:
 
 def _shortest(folder: Path) -> Path:
     """Return a folder's path from the working directory if the folder lies below it, else its whole path."""
-    whole, here = folder.resolve(), Path.cwd()
+    whole, here = safe_read.real_path(folder), Path.cwd()
     return whole.relative_to(here) if whole.is_relative_to(here) else whole
 
 

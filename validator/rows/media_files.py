@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Iterator
 from functools import lru_cache
@@ -81,7 +80,7 @@ def _media_at(path: Path) -> MediaFile:
 @lru_cache(maxsize=_REMEMBERED_FILES)
 def _read_media_file(path: Path, size: int, _changed: int) -> MediaFile:
     """Return the facts of a file of `size` bytes. Raises OSError or ValueError if it cannot be read."""
-    with os.fdopen(safe_read.open_without_waiting(path), "rb") as stream:
+    with safe_read.open_file(path) as stream:
         return _facts(str(path), stream, size)
 
 
@@ -113,7 +112,7 @@ def media_identity(file: MediaFile) -> bytes:
 
 @lru_cache(maxsize=_REMEMBERED_FILES)
 def _digest(path: str, size: int, _changed: int) -> bytes:
-    with os.fdopen(safe_read.open_without_waiting(Path(path)), "rb") as stream:
+    with safe_read.open_file(path) as stream:
         head = stream.read(HEAD_BYTES)
         stream.seek(max(size - HEAD_BYTES, len(head)))
         return blake2b(b"%d" % size + head + stream.read(HEAD_BYTES), digest_size=16).digest()

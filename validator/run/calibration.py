@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from validator.errors import RecipeError, os_reason
-from validator.recipe import atomic_write, known_folders
+from validator.recipe import atomic_write, known_folders, safe_read
 
 # Times that a step may take what was predicted: no machine is so far from it.
 _MAX_RATIO = 1e9
+_MAX_BYTES = 16 << 20  # of measured.json: tens of thousands of measurements
 
 
 class Calibration(NamedTuple):
@@ -44,7 +45,8 @@ def load_calibrations() -> list[Calibration]:
     if path is None:
         return []
     try:
-        rows = json.loads(path.read_text("utf-8"))
+        with safe_read.open_file(path) as file:
+            rows = json.loads(file.read(_MAX_BYTES))
         return [_parse_calibration(row) for row in rows]
     except FileNotFoundError:
         return []

@@ -8,7 +8,6 @@ import gzip
 import io
 import lzma
 import os
-import stat
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -62,18 +61,14 @@ def packing_of(stream: IO[bytes]) -> str:
 def open_raw(path: Path) -> Iterator[IO[bytes]]:
     """Open a regular file without decompressing it. Raises UnreadableError if the path is no regular file, if the
     file is a Git LFS pointer, or if an error occurs while it is read."""
-    if safe_read.path_kind(path) not in ("file", None):
-        raise UnreadableError(0, no_data_file_reason(path))
     try:
-        # It may have become a pipe since; that would be waited for.
-        descriptor = safe_read.open_without_waiting(path)
-        with os.fdopen(descriptor, "rb") as stream:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise UnreadableError(0, no_data_file_reason(path))
+        with safe_read.open_file(path) as stream:
             if safe_read.is_lfs_pointer(stream.read(64)):
                 raise UnreadableError(0, safe_read.LFS_POINTER_REASON)
             stream.seek(0)
             yield stream
+    except safe_read.NoFileError:
+        raise UnreadableError(0, no_data_file_reason(path)) from None
     except (OSError, ValueError) as err:
         raise UnreadableError(0, f"cannot be read: {getattr(err, 'strerror', None) or err}".lower()) from None
 

@@ -65,7 +65,7 @@ def incomplete_downloads(folder: Path) -> Iterator[str]:
 
 def _is_lfs_pointer(file: Path) -> bool:
     if safe_read.path_kind(file) == "file":
-        with suppress(OSError), file.open("rb") as opened:
+        with suppress(OSError), safe_read.open_file(file) as opened:
             return safe_read.is_lfs_pointer(opened.read(64))
     return False
 

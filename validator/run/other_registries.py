@@ -18,9 +18,9 @@ def registries_defining(run: RunSettings, names: Set[str]) -> list[Registry]:
     """Return the registries of the recipe's repository that define all of these data sets, those nearest to the
     repository's root first. The registry of `dataset_dir` is left out."""
     root = known_folders.repository_root(run.workspace.recipe)
-    own = run.data.registry.path.resolve() if run.data.registry else None
+    own = safe_read.real_path(run.data.registry.path) if run.data.registry else None
     found = (read_registry(folder / REGISTRY_FILE) for folder in (_registry_folders(root) if root else ()))
-    return [each for each in found if each.path.resolve() != own and names <= each.entries.keys()]
+    return [each for each in found if safe_read.real_path(each.path) != own and names <= each.entries.keys()]
 
 
 @cache

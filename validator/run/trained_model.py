@@ -17,7 +17,7 @@ from validator.recipe import safe_read
 from validator.recipe.recipe_file import load_recipe
 from validator.run.recipe_arguments import Arguments
 
-_MAX_FILES, _MAX_FILE_BYTES = 1000, 1 << 18  # so many files are looked into, and none of more bytes
+_MAX_FILES = 1000  # so many files are looked into
 # LLaMA-Factory's own examples have a folder for each way to train and one for exports.
 _SIBLING_FOLDER = re.compile(r"(?:train|merge|extras)(?:_|$)")
 _WRITTEN_FOLDER = re.compile(r"(?m)^(?:output|export)_dir: *[\"']?([^\s\"'#]+)")
@@ -84,12 +84,8 @@ def _recipes_by_output(folder: Path) -> dict[str, list[Path]]:
     writers: dict[str, list[Path]] = {}
     for file in _recipes_around(folder):
         try:
-            text = (
-                file.read_text("utf-8")
-                if safe_read.path_kind(file) == "file" and file.stat().st_size < _MAX_FILE_BYTES
-                else ""
-            )
-        except (OSError, ValueError):
+            text = safe_read.read_text(str(file))
+        except RecipeError:
             continue
         for written in _WRITTEN_FOLDER.findall(text):
             writers.setdefault(os.path.normpath(written), []).append(file)

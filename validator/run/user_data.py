@@ -56,7 +56,7 @@ class UserData:
     def entry(self, folder: Path) -> dict[str, Any]:
         """Return the dataset_info.json entry for these data. `folder`: the folder of the dataset_info.json, to which
         the file name is relative."""
-        if self.registered and self.registered.folder.resolve() == folder.resolve():
+        if self.registered and safe_read.real_path(self.registered.folder) == safe_read.real_path(folder):
             return dict(self.registered.entry)
         return {"file_name": registry_edits.path_from_registry(self.path, folder), **self.form.entry}
 

@@ -21,7 +21,7 @@ from typing import Self
 
 from validator import __version__, processes
 from validator.errors import RecipeError
-from validator.recipe import atomic_write, known_folders
+from validator.recipe import atomic_write, known_folders, safe_read
 from validator.simulation.simulated_memory import DECISIVE_PACKAGES, SimulatedStep, step_from_json
 from validator.simulation.simulation_request import SimulationRequest
 
@@ -66,8 +66,8 @@ def cached_step_path(request: SimulationRequest, releases: Mapping[str, str]) ->
 def read_cached_step(path: Path) -> SimulatedStep | None:
     """Read a cached simulation result. Return None if the file is missing or not usable."""
     try:
-        return step_from_json(json.loads(path.read_text("utf-8")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return step_from_json(safe_read.read_json(str(path)))
+    except (RecipeError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

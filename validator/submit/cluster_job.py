@@ -18,6 +18,7 @@ from validator.knowledge import node_environment, releases
 from validator.knowledge.devices import Device, Machine
 from validator.physics import Band, Estimate
 from validator.physics.estimate import GIB
+from validator.recipe import safe_read
 from validator.recipe.recipe_file import path_override
 from validator.run import (
     calibration,
@@ -196,7 +197,7 @@ def _reads_own_output(run: RunSettings, output: Path) -> bool:
     earlier runs must then stay in the folder."""
     keys = ("resume_from_checkpoint", "adapter_name_or_path", "model_name_or_path", "tokenized_path")
     places = [place[0] for key in keys for word in run.args.words(key) if word and (place := run.workspace.find(word))]
-    return any(place.resolve().is_relative_to(output.resolve()) for place in places)
+    return any(safe_read.real_path(place).is_relative_to(safe_read.real_path(output)) for place in places)
 
 
 def _resume_overrides(run: RunSettings) -> Iterator[str]:

@@ -110,7 +110,7 @@ def _require_unique(parts: Iterable[tuple[str, Path]]) -> dict[str, Path]:
     files would get the same path on the node."""
     places: dict[str, Path] = {}
     for place, path in parts:
-        if places.setdefault(place, path).resolve() != path.resolve():
+        if safe_read.real_path(places.setdefault(place, path)) != safe_read.real_path(path):
             raise RecipeError(f"`{places[place]}` and `{path}` would have one place, `{place}`; rename one of them")
     return places
 
