@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -59,6 +60,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "holds").mkdir()
     site = SITE.format(ending=ROOT / "tests" / "support" / "ending", holds=folder / "holds")
     (folder / "site.yaml").write_text(site)
+    # Python that a node with a FIFO for it waits to start.
+    (folder / "late.yaml").write_text(site + f'  PATH: "{folder}/late:$PATH"\n')
+    (folder / "late").mkdir()
+    python = folder / "late" / "python3"
+    waits = f'[ "$SLURMD_NODENAME" != n2 ] || [ ! -p {folder}/holds/checkpoint-0 ] || cat {folder}/holds/checkpoint-0'
+    python.write_text(f'#!/bin/bash\n{waits}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
     return folder
 
 
@@ -80,9 +88,14 @@ class Job:
         return "".join(log.read_text(errors="replace") for log in self.logs)
 
     @property
+    def lines(self) -> list[str]:
+        log = self.output / "trainer_log.jsonl"
+        return log.read_text().splitlines() if log.exists() else []
+
+    @property
     def losses(self) -> dict[int, float]:
         """By step; of steps that were taken again, the last."""
-        lines = map(json.loads, (self.output / "trainer_log.jsonl").read_text().splitlines())
+        lines = map(json.loads, self.lines)
         return {line["current_steps"]: line["loss"] for line in lines if "loss" in line}
 
 
@@ -147,7 +160,8 @@ def comes_to(hold: Hold, slurm: Cluster, job: Job) -> None:
 
 
 def test_a_run_goes_on_after_the_limit_and_the_loss_of_a_node(slurm: Cluster, folder: Path, undisturbed: Job) -> None:
-    """Each time in the middle of a checkpoint, which is set aside. The losses are those of the undisturbed run."""
+    """Each time in the middle of a checkpoint, which is set aside. The losses are those of the undisturbed run, and a
+    second job that would write to the same folder ends at once."""
     hold = Hold(folder / "holds", 40)
     # So short that the signal comes less than 90 s before the end; what the machine needs is more.
     job = submitted(slurm, folder, folder / "disturbed", "--hours", "0.06", *RUN)
@@ -159,6 +173,9 @@ def test_a_run_goes_on_after_the_limit_and_the_loss_of_a_node(slurm: Cluster, fo
     hold = Hold(folder / "holds", 60)
     slurm.hurry(job.number)
     comes_to(hold, slurm, job)
+    second = submitted(slurm, folder, job.output, "--hours", "1", *RUN)
+    assert slurm.end(second.number) == "FAILED"
+    assert f"another run writes to `{job.output}`: SLURM job {job.number} on " in second.log.read_text()
     slurm.lose("n2")
     slurm.queued_again(job.number, 2)
     hold.let_go()
@@ -170,6 +187,34 @@ def test_a_run_goes_on_after_the_limit_and_the_loss_of_a_node(slurm: Cluster, fo
     aside = {each.name for each in job.output.glob("incomplete-checkpoint-*")}
     assert aside == {"incomplete-checkpoint-40", "incomplete-checkpoint-60"}
     assert job.losses == pytest.approx(undisturbed.losses, rel=1e-6)
+
+
+@pytest.mark.nightly
+def test_a_run_goes_on_from_twenty_preemptions(slurm: Cluster, folder: Path, undisturbed: Job) -> None:
+    """Each after a drawn number of steps: while nodes start, while they train, while they save. No checkpoint is lost or
+    mixed with another, and the losses are those of the undisturbed run. One node comes late."""
+    late = Hold(folder / "holds", 0)
+    job = submitted(slurm, folder, folder / "preempted", "--hours", "2", *RUN, site="late.yaml")
+    wait(lambda: "lmf-recipes: waiting for n2, 30 s of 600 s" in job.text, "nobody waits for the node")
+    assert late.taken()
+    late.let_go()
+    drawn, kept = random.Random(20), 0
+    for number in range(1, 21):
+        before, more = len(job.lines), drawn.choice((0, 0, 1, 5, 15, 21, 25))
+        wait(lambda: len(job.lines) >= before + more or slurm.state(job.number) != "RUNNING", "no step is made")  # noqa: B023
+        if slurm.state(job.number) != "RUNNING":
+            break
+        slurm.ask("scontrol", "requeue", job.number)
+        slurm.queued_again(job.number, number)
+        whole = max(
+            (int(state.parent.name[11:]) for state in job.output.glob("checkpoint-*/trainer_state.json")), default=0
+        )
+        assert whole >= kept, "a checkpoint was lost"
+        kept = whole
+        slurm.hurry(job.number)
+    assert slurm.end(job.number) == "COMPLETED", job.text[-5000:]
+    assert job.losses == pytest.approx(undisturbed.losses, rel=1e-3)
+    print(f"{number} preemptions, resumed from {re.findall(r'Resuming training from .*checkpoint-(\d+)', job.text)}")
 
 
 def test_a_folder_is_an_array_and_a_smoke_run_is_two_steps(slurm: Cluster, folder: Path) -> None:

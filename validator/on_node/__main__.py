@@ -4,6 +4,7 @@ import importlib
 import sys
 from pathlib import Path
 
-_FOLDER = Path(__file__).resolve().parent
-sys.path[0] = str(_FOLDER.parent)
-importlib.import_module(_FOLDER.name + ".main").main()
+if __name__ == "__main__":
+    _FOLDER = Path(__file__).resolve().parent
+    sys.path[0] = str(_FOLDER.parent)
+    importlib.import_module(_FOLDER.name + ".main").main()
