@@ -189,6 +189,13 @@ def test_a_run_goes_on_after_the_limit_and_the_loss_of_a_node(slurm: Cluster, fo
     assert job.losses == pytest.approx(undisturbed.losses, rel=1e-6)
 
 
+def makes_steps(slurm: Cluster, job: Job, steps: int) -> None:
+    """Return when the job has made so many steps more."""
+    goal = len(job.lines) + steps
+    wait(lambda: len(job.lines) >= goal or slurm.state(job.number) != "RUNNING", "no step is made")
+    assert slurm.state(job.number) == "RUNNING", job.text[-5000:]
+
+
 @pytest.mark.nightly
 def test_a_run_goes_on_from_twenty_preemptions(slurm: Cluster, folder: Path, undisturbed: Job) -> None:
     """Each after a drawn number of steps: while nodes start, while they train, while they save. No checkpoint is lost,
@@ -200,9 +207,7 @@ def test_a_run_goes_on_from_twenty_preemptions(slurm: Cluster, folder: Path, und
     late.let_go()
     drawn, kept = random.Random(20), 0
     for number in range(1, 21):
-        goal = len(job.lines) + drawn.choice((0, 0, 0, 1, 3, 5, 9, 15, 19, 21))
-        wait(lambda goal=goal: len(job.lines) >= goal or slurm.state(job.number) != "RUNNING", "no step is made")
-        assert slurm.state(job.number) == "RUNNING", job.text[-5000:]
+        makes_steps(slurm, job, drawn.choice((0, 0, 0, 1, 3, 5, 9, 15, 19, 21)))
         slurm.ask("scontrol", "requeue", job.number)
         slurm.queued_again(job.number, number)
         states = job.output.glob("checkpoint-*/trainer_state.json")
