@@ -71,6 +71,8 @@ def test_a_folder_that_cannot_be_written_is_left_to_the_run(tmp_path: Path, monk
         ({"job": SLURM._asdict()}, 190, SLURM._replace(number="8"), True),
         ({"node": 3, "since": None}, 10, None, False),
         ({"processes": "x"}, 190, None, True),
+        ({"processes": []}, 10, None, False),
+        ({"job": 3}, 10, None, False),
     ],
 )
 def test_who_is_gone(

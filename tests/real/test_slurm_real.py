@@ -175,7 +175,7 @@ def test_a_run_goes_on_after_the_limit_and_the_loss_of_a_node(slurm: Cluster, fo
     comes_to(hold, slurm, job)
     second = submitted(slurm, folder, job.output, "--hours", "1", *RUN)
     assert slurm.end(second.number) == "FAILED"
-    assert f"another run writes to `{job.output}`: SLURM job {job.number} on " in second.log.read_text()
+    assert f"another run writes to `{job.output}`: SLURM job {job.number} on n1, since " in second.log.read_text()
     slurm.lose("n2")
     slurm.queued_again(job.number, 2)
     hold.let_go()

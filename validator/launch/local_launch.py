@@ -27,7 +27,7 @@ from validator.errors import RecipeError
 from validator.knowledge import releases
 from validator.machine import host, nvidia
 from validator.machine.installed_packages import InstalledPackages, find_installed
-from validator.on_node.output_lock import LockedError, OutputLock, take_lock
+from validator.on_node.output_lock import LockedError, OutputLock, slurm_job, take_lock
 from validator.processes import communicate_in_turns, handle_end_signals
 from validator.recipe import safe_read
 from validator.run import checkpoints, launch_command, needed_packages, training_time
@@ -140,7 +140,7 @@ def lock_output_dir(folder: Path, report: Callable[[str], None]) -> Iterator[Out
     well; None if nothing can be written there, which the run itself then reports. `report` is told if the folder was
     left by a run that is gone, or is just being left. Raises RecipeError if another run goes on there."""
     try:
-        lock = take_lock(folder, report)
+        lock = take_lock(folder, report, slurm_job())
     except LockedError as err:
         raise RecipeError(str(err)) from None
     try:

@@ -9,7 +9,7 @@ from typing import List, Tuple
 
 from .batch import Batch
 from .node import Node
-from .output_lock import JobId
+from .output_lock import JobId, slurm_job
 
 
 def main() -> None:
@@ -18,9 +18,8 @@ def main() -> None:
     if settings.part == "batch":
         sys.exit(Batch(settings).run(words))
     env = os.environ
-    if settings.engine == "SLURM":
-        restart = int(env.get("SLURM_RESTART_COUNT", "0"))
-        job = JobId("SLURM", env["SLURM_JOB_ID"], env.get("SLURM_CLUSTER_NAME", ""), restart)
+    job = slurm_job() if settings.engine == "SLURM" else None
+    if job:
         env["NODE_RANK"] = env["SLURM_NODEID"]
     else:
         job = JobId(settings.engine, env["RDZV_ID"])

@@ -103,15 +103,30 @@ class OutputLock:
                 self.file.unlink()
 
 
+def slurm_job() -> Optional[JobId]:
+    """Return the SLURM job that this process belongs to; None if it belongs to none."""
+    env = os.environ
+    if "SLURM_JOB_ID" not in env:
+        return None
+    restart = int(env.get("SLURM_RESTART_COUNT", "0"))
+    return JobId("SLURM", env["SLURM_JOB_ID"], env.get("SLURM_CLUSTER_NAME", ""), restart)
+
+
 def take_lock(
     folder: Path, report: Callable[[str], None], job: Optional[JobId] = None, rank: int = 0
 ) -> Optional[OutputLock]:
     """Create the output folder and lock it. A run that is just ending is waited for, and the lock of one that is gone
     is taken over; both are said by `report`. `job`: the scheduler's job that this process belongs to. `rank`: that of
-    this node, if each has a folder of its own. Return None if
-    nothing can be written there, which the run itself then reports. Raises LockedError if another run goes on there."""
-    me = _Holder(f"{random.SystemRandom().getrandbits(128):032x}", socket.gethostname(), _kernel_identity(),
-                 [_process_identity(os.getpid())], job, time.strftime("%Y-%m-%d %H:%M"))  # fmt: skip
+    this node, if each has a folder of its own. Return None if nothing can be written there, which the run itself then
+    reports. Raises LockedError if another run goes on there."""
+    me = _Holder(
+        token=f"{random.SystemRandom().getrandbits(128):032x}",
+        node=os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
+        kernel=_kernel_identity(),
+        processes=[_process_identity(os.getpid())],
+        job=job,
+        since=time.strftime("%Y-%m-%d %H:%M"),
+    )
     lock = folder / (FILE_PREFIX + (f"{rank}.json" if rank else "json"))
     is_waiting = False
     try:
@@ -120,9 +135,12 @@ def take_lock(
             holder = _read_holder(lock)
             if holder is None:  # just released
                 continue
-            state = _holder_state(lock, holder, me)
-            if state == _RUNNING:
-                raise LockedError(_locked_message(lock, holder))
+            try:
+                state = _holder_state(lock, holder, me)
+                if state == _RUNNING:
+                    raise LockedError(_locked_message(lock, holder))
+            except FileNotFoundError:
+                continue
             if state == _ENDING:
                 if not is_waiting:
                     report(f"another run is just ending in {folder}: {holder.describe()}; waiting for it")
@@ -145,17 +163,15 @@ def _locked_message(lock: Path, holder: _Holder) -> str:
 
 
 def _holder_state(lock: Path, holder: _Holder, me: _Holder) -> str:
-    """Return whether the holder of a lock is running, about to end, or gone. An earlier start of this same job is about
-    to end. If the scheduler counts its starts, it has ended the earlier one before."""
-    is_same_job = bool(holder.job and me.job and holder.job[:3] == me.job[:3])
+    """Return whether the holder of a lock is running, about to end, or gone. An earlier start of this same job on
+    another node is about to end. If the scheduler counts its starts, it has ended the earlier one before. Raises
+    FileNotFoundError if the lock has just been released."""
     if holder.kernel == me.kernel:
         runs = [_process_identity(number)[1] == start for number, start in holder.processes]
-        if not any(runs):
-            return _GONE
-        return _RUNNING if runs[0] and not is_same_job else _ENDING
+        return _RUNNING if runs[0] else _ENDING if any(runs) else _GONE
     if _seconds_since_write(lock) > _STALE_SECONDS:
         return _GONE
-    if holder.job and me.job and is_same_job:
+    if holder.job and me.job and holder.job[:3] == me.job[:3]:
         return _ENDING if holder.job.restart == me.job.restart else _GONE
     return _slurm_state(holder.job) if holder.job and holder.job.engine == "SLURM" else _RUNNING
 
@@ -214,6 +230,7 @@ def _replace_text(lock: Path, text: str) -> None:
     opened, name = tempfile.mkstemp(prefix=lock.name, dir=str(lock.parent))
     with os.fdopen(opened, "w") as content:
         content.write(text)
+    os.chmod(name, 0o644)  # other users of the folder read it
     os.replace(name, str(lock))
 
 
@@ -224,8 +241,12 @@ def _read_holder(lock: Path) -> Optional[_Holder]:
         text = lock.read_text("utf-8")
     except FileNotFoundError:
         return None
+    except OSError:
+        text = ""
     try:
         read = json.loads(text)
+        if not read["processes"] or any(len(each) != 2 or type(each) is not list for each in read["processes"]):
+            raise ValueError("no lock")
         job = JobId(**read.pop("job")) if read.get("job") else None
         return _Holder(job=job, **{name: read[name] for name in _Holder._fields if name != "job"})
     except (ValueError, LookupError, TypeError, AttributeError):
