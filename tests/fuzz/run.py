@@ -63,7 +63,7 @@ def ready() -> None:
     """Import the program, once for all inputs."""
     gc.set_threshold(100_000)  # as the program itself
     for path in sorted(Path(entry.__file__).parent.glob("*/*.py")):
-        if path.parent.name != "simulation":
+        if path.parent.name != "simulation" and path.stem != "__main__":
             importlib.import_module(f"validator.{path.parent.name}.{path.stem}")
 
 
