@@ -36,6 +36,7 @@ PLANTED: list[tuple[str, list[Any], Any]] = [
     ("skypilot", [0, "resources", "cpus"], [48]),
     ("skypilot", [0, "resources", "memory"], "much"),
     ("skypilot", [0, "resources", "disk_size"], "large"),
+    ("skypilot", [0, "resources", "network_tier"], "fast"),
     ("skypilot", [0, "file_mounts", "data/none.json"], "data/none.json"),
     ("skypilot", [0, "file_mounts", "saves"], {"source": "s3://mine", "mode": "MOUNTED"}),
     ("skypilot", [0, "envs"], {"A B": "1"}),
@@ -72,6 +73,7 @@ ALONE: list[tuple[list[str | int], Any]] = [
     (["containers", 0, "volumeMounts", 2, "name"], "scripts"),
     (["containers", 0, "env"], [{"name": "A", "value": "1"}]),
     (["containers", 0, "name"], "trainer"),
+    (["priorityClassName"], "high"),
 ]
 INSIDE: list[tuple[list[str | int], Any]] = [
     (["volumes", 0, "persistentVolumeClaim", "claim"], "data"),
@@ -80,6 +82,8 @@ INSIDE: list[tuple[list[str | int], Any]] = [
     (["volumes", 2, "configMap", "names"], "mine"),
     (["volumes", 2, "name"], "other"),
     (["tolerations", 0, "operators"], "Exists"),
+    (["serviceAccount"], {}),
+    (["imagePullSecrets"], "registry"),
     (["affinity", "nodeAffinities"], {}),
     (["containers", 0, "volumeMounts", 0, "mountpath"], "/workspace"),
     (["containers", 0, "volumeMounts", 2, "subpath"], "recipe"),
@@ -123,9 +127,20 @@ def settled() -> Iterator[Job]:
         "namespace": "nlp", "runtime": "mine", "image": "mine/llamafactory:1", "resource": "nvidia.com/mig-7g.80gb",
         "limits": {"rdma/hca": 1}, "secret": "hub", "mount": "/saves", "node_selector": {"pool": "a100"},
         "tolerations": ({"key": "team", "operator": "Equal", "value": "nlp", "effect": "NoSchedule"},),
+        "secrets": {"WANDB_API_KEY": "wandb"}, "labels": {"kueue.x-k8s.io/queue-name": "nlp"},
+        "annotations": {"sidecar.istio.io/inject": "false"},
+        "container": {"securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}},
+    }  # fmt: skip
+    expression = {"key": "pool", "operator": "In", "values": ["a100"]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    pod = {
+        "serviceAccountName": "trainer", "imagePullSecrets": [{"name": "registry"}],
+        "securityContext": {"runAsUser": 1000, "fsGroup": 1000}, "terminationGracePeriodSeconds": 300,
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
     }  # fmt: skip
     for kind in KINDS:
-        site = engine_jobs.cluster(kind=kind, **clusters)
+        more = {"priorityClassName": "high"} if kind == "PyTorchJob" else {}
+        site = engine_jobs.cluster(kind=kind, pod={**pod, **more}, **clusters)
         one = engine_jobs.run(recipe, site, output, limit=12)
         yield Job(f"site {kind}", "kubernetes", engine_jobs.job(one, site))
 

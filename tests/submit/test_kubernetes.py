@@ -46,11 +46,13 @@ class Made:
         if self.job["kind"] == "TrainJob":
             (patch,) = spec["runtimePatches"]
             (replicated,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
-            self.pod: Tree = replicated["template"]["spec"]["template"]["spec"]
+            self.template: Tree = replicated["template"]["spec"]["template"]
+            self.pod: Tree = self.template["spec"]
             self.container: Tree = {**self.pod["containers"][0], **spec["trainer"]}
             self.resources: Tree = spec["trainer"]["resourcesPerNode"]
         else:
-            self.pod = spec["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+            self.template = spec["pytorchReplicaSpecs"]["Master"]["template"]
+            self.pod = self.template["spec"]
             (self.container,) = self.pod["containers"]
             self.resources = self.container["resources"]
 
@@ -72,11 +74,18 @@ def test_asks_for_what_each_node_is_predicted_to_need(there: Path, kind: str) ->
 
 
 def test_a_save_may_end_where_a_pod_is_told_to(there: Path) -> None:
-    """The patch of a TrainJob has no such field."""
-    path = written(there)
+    """The patch of a TrainJob has no such field before Trainer 2.3."""
+    path, field = written(there), "terminationGracePeriodSeconds"
     made = Made(path, kind="PyTorchJob")
-    assert made.pod["terminationGracePeriodSeconds"] == round(made.work.checkpoint_write_s + 60)
-    assert "terminationGracePeriodSeconds" not in Made(path).pod
+    needed = round(made.work.checkpoint_write_s + 60)
+    assert made.pod[field] == needed
+    assert Made(path, kind="PyTorchJob", pod={field: 900}).pod[field] == 900
+    asked, told = Made(path), Made(path, pod={field: needed})
+    assert (field in asked.pod, told.pod[field]) == (False, needed)
+    assert "needs Kubeflow Trainer 2.2 or later (`runtimePatches`); with 2.3, " in asked.text
+    assert f"`pod: {{{field}: {needed}}}` of the site file" in asked.order.notes[0]
+    assert f"needs Kubeflow Trainer 2.3 or later, the first with `{field}`" in told.text
+    assert "Kubeflow Trainer" not in made.text
 
 
 def test_a_pod_finds_the_script_and_the_program_that_it_starts(there: Path) -> None:
@@ -179,6 +188,32 @@ def test_a_site_decides_what_it_names(there: Path, kind: str) -> None:
     assert other is None or other.job["spec"]["runtimeRef"] == {"name": "mine"}
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_site_adds_to_pods_what_it_names(there: Path, kind: str) -> None:
+    affinity: Tree = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+    scratch = {"name": "scratch", "emptyDir": {}}
+    named: Tree = {
+        "kind": kind, "secret": "hub", "secrets": {"WANDB_API_KEY": "wandb"},
+        "labels": {"kueue.x-k8s.io/queue-name": "nlp"}, "annotations": {"sidecar.istio.io/inject": "false"},
+        "pod": {"serviceAccountName": "trainer", "imagePullSecrets": [{"name": "registry"}], "volumes": [scratch],
+                "securityContext": {"fsGroup": 1000}, "affinity": affinity},
+        "container": {"securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
+                      "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+                      "env": [{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]},
+    }  # fmt: skip
+    made = Made(written(there), **named)
+    metadata = {"labels": named["labels"], "annotations": named["annotations"]}
+    assert (made.template["metadata"], made.job["metadata"] | metadata) == (metadata, made.job["metadata"])
+    alike = ("serviceAccountName", "imagePullSecrets", "securityContext")
+    assert [made.pod[key] for key in alike] == [named["pod"][key] for key in alike]
+    assert {*made.pod["affinity"]} == {"nodeAffinity", "podAntiAffinity"}  # ours stays
+    assert (made.pod["volumes"][-1], made.mounts["/scratch"]["name"]) == (scratch, "scratch")
+    assert {"/workspace", "/dev/shm"} <= {*made.mounts}
+    assert made.container["securityContext"] == named["container"]["securityContext"]
+    assert [each["name"] for each in made.container["env"]] == ["JOB", "HF_TOKEN", "WANDB_API_KEY", "NODE"]
+    assert made.container["env"][2]["valueFrom"] == {"secretKeyRef": {"name": "wandb", "key": "WANDB_API_KEY"}}
+
+
 def test_lines_of_the_site_for_all_and_for_this_engine(there: Path) -> None:
     site = replace(cluster(setup=("export C=1",)), setup=("export A=1",), slurm=Slurm(setup=("module load cuda",)))
     text = job(run(written(there), site), site)
@@ -197,7 +232,8 @@ def test_relative_paths_of_the_recipe_hold(there: Path) -> None:
     held = {path: made.files["data"][each["subPath"]] for path, each in made.mounts.items() if "subPath" in each}
     for name in ("mine.yaml", "deepspeed/ds_z3.json", "data/dataset_info.json"):
         assert held[f"/workspace/{name}"] == (there / name).read_text()
-    claimed, lost = made.order.notes
+    release, claimed, lost = made.order.notes
+    assert release.startswith("the job needs Kubeflow Trainer 2.2 or later")
     assert claimed == "`data/own.json` has to be on the claim `data`; pods see it as /workspace/data/own.json"
     assert lost.startswith("mine loses all where it is preempted or a node fails: ")
     command = re.search(r"command=\((.*?)\)", made.files["data"]["run.sh"], re.DOTALL)
@@ -221,6 +257,17 @@ def test_the_files_have_a_name_of_their_content(there: Path) -> None:
         ({"claim": ""}, [], "name a PersistentVolumeClaim under `kubernetes: claim:`"),
         ({"kind": "MPIJob"}, [], "`MPIJob`; it is TrainJob or PyTorchJob"),
         ({}, ["output_dir=/scratch/mine"], "pods do not see `/scratch/mine`"),
+        (
+            {"pod": {"priorityClassName": "high"}},
+            [],
+            "cannot set `priorityClassName` of its pod, only affinity",
+        ),
+        ({"container": {"imagePullPolicy": "Always"}}, [], "of its container, .* or take `kind: PyTorchJob`"),
+        (
+            {"kind": "PyTorchJob", "pod": {"containers": []}},
+            [],
+            "`kubernetes.pod.containers` .* is set by the job",
+        ),
     ],
 )
 def test_says_what_a_job_cannot_be(there: Path, site: Tree, overrides: list[str], problem: str) -> None:

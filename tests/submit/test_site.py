@@ -27,6 +27,9 @@ kubernetes:
   claim: data
   setup: [pip list]
   tolerations: [{key: team, operator: Exists}]
+  node_selector: {nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB, rank: 3}
+  secrets: {WANDB_API_KEY: wandb}
+  pod: {priorityClassName: high}
 """
 
 
@@ -49,8 +52,10 @@ def test_reads_what_it_holds(tmp_path: Path) -> None:
         mounts={"saves": {"source": "s3://mine", "mode": "MOUNT_CACHED"}},
     )
     assert there.kubernetes == site_file.Kubernetes(
-        claim="data", setup=("pip list",), tolerations=({"key": "team", "operator": "Exists"},)
-    )
+        claim="data", setup=("pip list",), tolerations=({"key": "team", "operator": "Exists"},),
+        node_selector={"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB", "rank": "3"},
+        secrets={"WANDB_API_KEY": "wandb"}, pod={"priorityClassName": "high"},
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -75,6 +80,8 @@ def test_reads_what_it_holds(tmp_path: Path) -> None:
         ("skypilot: {managed: 1}", "`skypilot.managed` is `1`; it takes true or false"),
         ("kubernetes: {claims: data}", "`kubernetes` setting `claims` is not known; did you mean `claim`?"),
         ("kubernetes: {tolerations: {key: gpu}}", "`kubernetes.tolerations` is a mapping; it takes a list of mappings"),
+        ("kubernetes: {labels: {team: true}}", "`kubernetes.labels.team` is `True`; it takes a text"),
+        ("kubernetes: {secrets: {A-B: x}}", "`kubernetes.secrets` names `A-B`, which is no name of a variable"),
         ("kubernetes: {tolerations: [gpu]}", "`kubernetes.tolerations[0]` is `gpu`; it takes a mapping"),
         ("- slurm", "the file is a list; it holds keys: environment"),
         ("slurm: [", "not valid YAML"),

@@ -221,11 +221,31 @@ def test_says_where_sky_is_not_installed(there: Path) -> None:
     assert "sky is not installed here; pip install skypilot" in ended.stderr.splitlines()[-1]
 
 
-def test_a_token_goes_by_name_and_not_into_the_task(there: Path) -> None:
+def test_tokens_go_by_name_and_not_into_the_task(there: Path) -> None:
     path = engine_jobs.stand_in(there, "sky", KEEPS.format(there))
-    assert lmf("submit", TINY, "--to", "skypilot", path=path, HF_TOKEN="hf_secret").returncode == 0
-    assert "--secret\nHF_TOKEN\n" in (there / "words").read_text()
-    assert "hf_secret" not in (there / "task").read_text()
+    tokens = {"HF_TOKEN": "hf_secret", "WANDB_API_KEY": "wb_secret"}
+    assert lmf("submit", TINY, "--to", "skypilot", path=path, **tokens).returncode == 0
+    assert "--secret\nHF_TOKEN\n--secret\nWANDB_API_KEY\n" in (there / "words").read_text()
+    text = (there / "task").read_text()
+    assert "`--secret HF_TOKEN --secret WANDB_API_KEY` hands over the tokens" in text
+    assert not any(value in text for value in tokens.values())
+
+
+@pytest.mark.parametrize(
+    ("machine", "named", "tier"),
+    [
+        ("2x8xa100-80g", {}, "best"),
+        ("2x8xa100-80g", {"infra": "aws/us-east-1", "image_id": "docker:mine"}, "best"),
+        ("2x8xa100-80g", {"network_tier": "standard"}, "standard"),
+        # SkyPilot would refuse it.
+        ("2x8xa100-80g", {"infra": "lambda"}, None),
+        ("2x8xa100-80g", {"infra": "k8s/mine"}, None),
+        ("2x8xa100-80g", {"image_id": "ami-1"}, None),
+        ("8xa100-80g", {}, None),
+    ],
+)
+def test_several_nodes_ask_for_the_fastest_network(there: Path, machine: str, named: Any, tier: str | None) -> None:
+    assert made(written(there, machine=machine), cloud(resources=named))["resources"].get("network_tier") == tier
 
 
 def test_a_node_that_is_not_fit_starts_nothing(there: Path) -> None:

@@ -88,7 +88,11 @@ def job(run: RunToSubmit, site: Site) -> str:
 
 def lmf(*words: str, path: str | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
     """`lmf-recipes`, from the repository root; `path`: where alone it finds programs."""
-    own = {name: value for name, value in os.environ.items() if name not in ("HF_TOKEN", "XDG_CONFIG_HOME")}
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("HF_TOKEN", "WANDB_API_KEY", "XDG_CONFIG_HOME")
+    }
     own |= {"XDG_CONFIG_HOME": "/nowhere", **({"PATH": path} if path else {}), **variables}
     command = [sys.executable, "-m", "validator", *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=own)

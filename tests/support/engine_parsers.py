@@ -74,7 +74,8 @@ def train_job(document: dict[str, Any]) -> None:
     spec = document["spec"]
     (patch,) = spec["runtimePatches"]
     (job,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
-    inner = job["template"]["spec"]["template"]["spec"]
+    template = job["template"]["spec"]["template"]
+    inner = template["spec"]
     (container,) = inner["containers"]
     trainer = spec["trainer"]
     # What the server and the webhook refuse beside (trainjob_types.go, listMapKey; plugins/jobset/jobset.go, Validate).
@@ -85,13 +86,14 @@ def train_job(document: dict[str, Any]) -> None:
     assert job["name"] == container["name"] == "node", "the runtime has no other"
     # As the controller puts it together.
     given = {key: trainer[key] for key in ("image", "command", "env")}
-    a_pod({**inner, "containers": [{**container, **given, "resources": trainer["resourcesPerNode"]}]})
+    containers = [{**container, **given, "resources": trainer["resourcesPerNode"]}]
+    a_pod({**template, "spec": {**inner, "containers": containers}})
 
 
 def pytorch_job(document: Mapping[str, Any]) -> None:
     known(document, "KubeflowOrgV1PyTorchJob", "")
     for replica in document["spec"]["pytorchReplicaSpecs"].values():
-        a_pod(replica["template"]["spec"])
+        a_pod(replica["template"])
 
 
 def known(value: Any, kind: str, route: str) -> None:
@@ -115,8 +117,9 @@ def known(value: Any, kind: str, route: str) -> None:
 SIMPLE = {"str": str, "int": int, "bool": bool}
 
 
-def a_pod(spec: Mapping[str, Any]) -> None:
-    strictly({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec})
+def a_pod(template: Mapping[str, Any]) -> None:
+    spec, metadata = template["spec"], {"name": "a", **template.get("metadata", {})}
+    strictly({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
     volumes = {each["name"] for each in spec["volumes"]}
     for container in spec["containers"]:
         mounts = container["volumeMounts"]

@@ -1,7 +1,8 @@
 """A Kubernetes job: a TrainJob of Kubeflow Trainer 2.2 or later, or a PyTorchJob of its predecessor. A ConfigMap holds
 the small files that the pods read. `kubectl` creates the job and the ConfigMap.
 
-Sources: github.com/kubeflow/trainer at v2.2, pkg/runtime/framework/plugins/torch/torch.go,
+Sources: github.com/kubeflow/trainer at v2.2.0, pkg/apis/trainer/v1alpha1/trainjob_types.go (`runtimePatches` and
+`activeDeadlineSeconds`, which v2.1.0 has not), pkg/runtime/framework/plugins/torch/torch.go,
 manifests/base/runtimes/torch_distributed.yaml; github.com/kubeflow/training-operator at v1.9,
 pkg/controller.v1/pytorch/envvar.go."""
 
@@ -11,7 +12,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from validator.errors import RecipeError
 from validator.escaping import shell_join, shell_quote
@@ -44,6 +45,16 @@ _MEMORY_COMMENT = (
 _NO_LIMIT_COMMENT = "Main memory has no limit: the run is predicted to take nearly all of a node."
 _SHARED_CLAIM_COMMENT = "Model, data and results; for several nodes its access mode is ReadWriteMany."
 _SHM_COMMENT = "Processes of a node and loaders exchange data in /dev/shm, which has 64 MiB where nobody asks for more."
+_GRACE = "terminationGracePeriodSeconds"
+# What a TrainJob can set of its pods: PodSpecPatch (v2.3.0 added the grace period) and ContainerPatch, and the
+# environment through `trainer`.
+_PATCHABLE = {
+    "pod": ("affinity", "imagePullSecrets", "nodeSelector", "schedulingGates", "securityContext", "serviceAccountName",
+            _GRACE, "tolerations", "volumes"),
+    "container": ("env", "securityContext", "volumeMounts"),
+}  # fmt: skip
+# What the site file sets by other keys, or the job itself.
+_OWN_FIELDS = {"pod": ("containers",), "container": ("name", "image", "command", "args", "resources")}
 _GRACE_COMMENT = "A checkpoint that is being written when the pod is moved or deleted is written to its end."
 
 
@@ -53,7 +64,7 @@ def prepare(runs: Sequence[RunToSubmit], site: Site) -> Submission:
     if no image is known for the device."""
     work, uploads = collect_uploads(require_single(runs), [site.kubernetes.mount])
     job = _job_documents(work, site, uploads)
-    notes = [*_volume_notes(site, uploads), *cluster_job.loss_notes(work)]
+    notes = [*_notes(work, site, uploads), *cluster_job.loss_notes(work)]
     return Submission(job, notes, lambda: _create_job(job, site))
 
 
@@ -66,6 +77,7 @@ def _job_documents(work: ClusterJob, site: Site, uploads: Uploads) -> str:
     kind = _JOB_KINDS.get(section.kind)
     if kind is None:
         raise RecipeError(f"`kubernetes.kind` of the site file is `{section.kind}`; it is {' or '.join(_JOB_KINDS)}")
+    _check_fields(section)
     files = _configmap_files(work, site, uploads, kind)
     configmap = f"{name}-{hashlib.sha256(repr(files).encode()).hexdigest()[:8]}"
     space: dict[str, YamlValue] = {"namespace": section.namespace} if section.namespace else {}
@@ -74,7 +86,7 @@ def _job_documents(work: ClusterJob, site: Site, uploads: Uploads) -> str:
         found = f"no image is known that runs on {work.device.name}"
         raise RecipeError(f"{found}; name one under `kubernetes: image:` of the site file")
     inputs = _PodInputs(work, section, uploads, image, configmap)
-    metadata: YamlValue = {"generateName": f"{name}-", **space}
+    metadata: YamlValue = {"generateName": f"{name}-", **space, **inputs.metadata}
     job: dict[str, YamlValue] = {**kind.head, "metadata": metadata, "spec": kind.spec(inputs)}
     configmap_document: dict[str, YamlValue] = {
         "apiVersion": "v1",
@@ -86,15 +98,39 @@ def _job_documents(work: ClusterJob, site: Site, uploads: Uploads) -> str:
     head = [
         f"{work.name} on {work.machine}, by `lmf-recipes submit --to kubernetes`.",
         "`kubectl create -f FILE` starts it; pods that fail or move go on from the last checkpoint.",
-        *_volume_notes(site, uploads),
+        *_notes(work, site, uploads),
     ]
     return f"{yaml_document(job, head)}{_DOCUMENT_SEPARATOR}{yaml_document(configmap_document)}"
 
 
-def _volume_notes(site: Site, uploads: Uploads) -> Iterator[str]:
-    """Yield a note for each data set or model that must be on the volume before the job starts, with the path that pods
-    see."""
+def _check_fields(section: Kubernetes) -> None:
+    """Raise RecipeError if the site file names a field of the pods or their container that the job sets itself, or that
+    a TrainJob cannot set."""
+    for part, fields in (("pod", section.pod), ("container", section.container)):
+        for field in fields:
+            if field in _OWN_FIELDS[part]:
+                raise RecipeError(f"`kubernetes.{part}.{field}` of the site file is set by the job; leave it out")
+            if section.kind == "TrainJob" and field not in _PATCHABLE[part]:
+                found = f"a TrainJob cannot set `{field}` of its {part}, only {', '.join(_PATCHABLE[part])}"
+                remedy = f"set it in the ClusterTrainingRuntime `{section.runtime}`, or take `kind: PyTorchJob`"
+                raise RecipeError(f"`kubernetes.{part}` of the site file: {found}; {remedy}")
+
+
+def _grace_seconds(work: ClusterJob) -> int:
+    """Return the seconds that a pod needs to end, so that a checkpoint that is being written is written to its end."""
+    return round(work.checkpoint_write_s + local_launch.SHUTDOWN_SECONDS)
+
+
+def _notes(work: ClusterJob, site: Site, uploads: Uploads) -> Iterator[str]:
+    """Yield the release of Trainer that a TrainJob needs, and a note for each data set or model that must be on the
+    volume before the job starts, with the path that pods see."""
     section = site.kubernetes
+    if section.kind == "TrainJob" and _GRACE in section.pod:
+        yield f"the job needs Kubeflow Trainer 2.3 or later, the first with `{_GRACE}`"
+    elif section.kind == "TrainJob":
+        later = f"with 2.3, `pod: {{{_GRACE}: {_grace_seconds(work)}}}` of the site file"
+        saved = "lets a pod that is moved write its checkpoint to the end"
+        yield f"the job needs Kubeflow Trainer 2.2 or later (`runtimePatches`); {later} {saved}"
     for place in uploads.data:
         pod_path = PurePosixPath(section.mount, place)
         found = f"`{pod_path.relative_to(section.mount)}` has to be on the claim `{section.claim}`"
@@ -225,6 +261,20 @@ def _plain_name(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
+def _with_site_fields(ours: Mapping[str, YamlValue], site: Mapping[str, Any]) -> dict[str, YamlValue]:
+    """Return fields of a pod or container with those of the site file: lists are appended to ours, mappings replace
+    ours key by key, and other values replace ours."""
+    merged = dict(ours)
+    for name, value in site.items():
+        mine = merged.get(name)
+        if isinstance(value, list) and isinstance(mine, list):
+            value = [*mine, *value]
+        elif isinstance(value, dict) and isinstance(mine, dict):
+            value = {**mine, **value}
+        merged[name] = value
+    return merged
+
+
 def _node_selection(work: ClusterJob, site: Kubernetes) -> Mapping[str, YamlValue]:
     """Return the pod fields that select nodes. The node selector of the site file is used if the file has one.
     Otherwise a pod avoids nodes whose label names another NVIDIA device. Nodes with devices often carry a taint named
@@ -261,12 +311,33 @@ class _PodInputs(NamedTuple):
 
     def env(self, label: str) -> list[YamlValue]:
         """Return the environment variables of the container. JOB is the name of the job, read from the pod's label
-        `label`. HF_TOKEN is read from a Kubernetes secret if the site file names one."""
+        `label`. HF_TOKEN and others are read from the Kubernetes secrets that the site file names; the variable's name
+        is the key in its secret."""
         job: YamlValue = {"name": "JOB", "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{label}']"}}}
-        if not self.site.secret:
-            return [job]
-        token = {"secretKeyRef": {"name": self.site.secret, "key": "HF_TOKEN"}}
-        return [job, {"name": "HF_TOKEN", "valueFrom": token}]
+        secrets = {**({"HF_TOKEN": self.site.secret} if self.site.secret else {}), **self.site.secrets}
+        return [
+            job,
+            *({"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name}}}
+              for name, secret in secrets.items()),
+            *self.site.container.get("env", ()),
+        ]  # fmt: skip
+
+    @property
+    def metadata(self) -> Mapping[str, YamlValue]:
+        """Labels and annotations of the job and of its pods, as far as the site file names any."""
+        named = {"labels": self.site.labels, "annotations": self.site.annotations}
+        return {key: value for key, value in named.items() if value}
+
+
+def _pod_template(inputs: _PodInputs, container: Mapping[str, YamlValue], fields: Mapping[str, YamlValue]) -> YamlValue:
+    """Return the template of the pods: their volumes, the nodes on which they may run, further `fields`, the
+    `container` with its mounts, and what the site file adds to pod and container."""
+    site, (volumes, mounts) = inputs.site, _volumes_and_mounts(inputs)
+    pod = _with_site_fields({**_node_selection(inputs.work, site), "volumes": volumes, **fields}, site.pod)
+    added = {name: value for name, value in site.container.items() if name != "env"}  # `inputs.env` has those
+    whole = _with_site_fields({**container, "volumeMounts": mounts}, added)
+    metadata: dict[str, YamlValue] = {"metadata": inputs.metadata} if inputs.metadata else {}
+    return {**metadata, "spec": {**pod, "containers": [whole]}}
 
 
 def _deadline(work: ClusterJob) -> Mapping[str, YamlValue]:
@@ -286,12 +357,10 @@ class _JobKind(NamedTuple):
 
 def _train_job(inputs: _PodInputs) -> YamlValue:
     """Return the specification of a TrainJob. A TrainJob has fields for the trainer's image, resources and environment.
-    All other pod fields are patched into the pod template of the runtime. A patch cannot set the pod's grace period
-    (PodSpecPatch in trainjob_types.go)."""
-    volumes, mounts = _volumes_and_mounts(inputs)
-    where = _node_selection(inputs.work, inputs.site)
-    pod: YamlValue = {**where, "volumes": volumes, "containers": [{"name": "node", "volumeMounts": mounts}]}
-    patched: YamlValue = {"name": "node", "template": {"spec": {"template": {"spec": pod}}}}
+    All other pod fields are patched into the pod template of the runtime. The environment of the container `node`
+    cannot be patched (jobset.go, Validate)."""
+    template = _pod_template(inputs, {"name": "node"}, {})
+    patched: YamlValue = {"name": "node", "template": {"spec": {"template": template}}}
     return {
         **_deadline(inputs.work),
         "runtimeRef": {"name": inputs.site.runtime},
@@ -309,27 +378,20 @@ def _train_job(inputs: _PodInputs) -> YamlValue:
 
 
 def _pytorch_job(inputs: _PodInputs) -> YamlValue:
-    work, (volumes, mounts) = inputs.work, _volumes_and_mounts(inputs)
-    grace_s = round(work.checkpoint_write_s + local_launch.SHUTDOWN_SECONDS)
-    container: YamlValue = {
+    work = inputs.work
+    container: dict[str, YamlValue] = {
         "name": "pytorch",
         "image": inputs.image,
         "command": _COMMAND,
         "env": inputs.env(_OPERATOR_LABEL),
         "resources": _pod_resources(work, inputs.site),
-        "volumeMounts": mounts,
     }
-    pod: YamlValue = {
-        **_node_selection(work, inputs.site),
-        "volumes": volumes,
-        "terminationGracePeriodSeconds": Commented(grace_s, _GRACE_COMMENT),
-        "containers": [container],
-    }
+    template = _pod_template(inputs, container, {_GRACE: Commented(_grace_seconds(work), _GRACE_COMMENT)})
     replicas = {"Master": 1, **({"Worker": work.nodes - 1} if work.nodes > 1 else {})}
     return {
         "runPolicy": {**_deadline(work), "backoffLimit": _RETRIES, "cleanPodPolicy": "Running"},
         "pytorchReplicaSpecs": {
-            kind: {"replicas": count, "restartPolicy": "OnFailure", "template": {"spec": pod}}
+            kind: {"replicas": count, "restartPolicy": "OnFailure", "template": template}
             for kind, count in replicas.items()
         },
     }

@@ -27,7 +27,8 @@ _FILE_HEADER = """\
 """
 _VARIABLE_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 Words = tuple[str, ...]
-Pairs = Mapping[str, str]
+Variables = Mapping[str, str]
+Labels = Mapping[str, str]
 Tree = Mapping[str, Any]
 Trees = tuple[Tree, ...]
 ByDevice = Mapping[str, Mapping[str, Any]]
@@ -83,8 +84,10 @@ class Kubernetes:
     """Settings for a Kubernetes job. `kind` is TrainJob or PyTorchJob; `runtime` is the ClusterTrainingRuntime of a
     TrainJob. `claim` is the PersistentVolumeClaim that holds model, data and results, and `mount` is its path in the
     pods. `resource` is the name under which the cluster offers the device; `limits` are further resources of a node,
-    such as network adapters. `secret` is the Kubernetes secret that holds HF_TOKEN. `node_selector` and `tolerations`
-    are in Kubernetes' format."""
+    such as network adapters. `secret` is the Kubernetes secret that holds HF_TOKEN, `secrets` names the
+    secret of each other variable. `labels` and `annotations` are
+    those of the job and of its pods. `node_selector` and `tolerations`, further fields of the pods' specification
+    (`pod`) and further fields of their container (`container`) are in Kubernetes' format."""
 
     kind: str = "TrainJob"
     namespace: str = ""
@@ -96,8 +99,13 @@ class Kubernetes:
     resource: str = ""
     limits: Tree = field(default_factory=dict)
     secret: str = ""
-    node_selector: Pairs = field(default_factory=dict)
+    secrets: Variables = field(default_factory=dict)
+    labels: Labels = field(default_factory=dict)
+    annotations: Labels = field(default_factory=dict)
+    node_selector: Labels = field(default_factory=dict)
     tolerations: Trees = ()
+    pod: Tree = field(default_factory=dict)
+    container: Tree = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -106,7 +114,7 @@ class Site:
     scheduler's section has further `setup` lines, which run after these. `start_wait_minutes` is how long the nodes of
     a job wait for each other."""
 
-    environment: Pairs = field(default_factory=dict)
+    environment: Variables = field(default_factory=dict)
     setup: Words = ()
     start_wait_minutes: float = 10.0
     slurm: Slurm = field(default_factory=Slurm)
@@ -183,7 +191,8 @@ _ADMITTED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "int": (lambda value: type(value) is int and value > 0, "a whole number above 0"),
     "float": (lambda value: type(value) in (int, float) and 0 < value < math.inf, "a number above 0"),
     "Words": (lambda value: isinstance(value, list), "a list of texts"),
-    "Pairs": (lambda value: isinstance(value, Mapping), "a mapping"),
+    "Variables": (lambda value: isinstance(value, Mapping), "a mapping"),
+    "Labels": (lambda value: isinstance(value, Mapping), "a mapping"),
     "Tree": (lambda value: isinstance(value, Mapping), "a mapping"),
     "ByDevice": (lambda value: isinstance(value, Mapping), "a mapping, such as `{a100-80g: {partition: gpu}}`"),
     "Trees": (lambda value: isinstance(value, list), "a list of mappings"),
@@ -204,9 +213,9 @@ def _parse_value(kind: str, value: Any, route: str) -> Any:
         return tuple(_parse_value(inner, each, f"{route}[{number}]") for number, each in enumerate(value))
     if kind == "ByDevice":
         return {_device_id(name, route): _section_values(Slurm, value[name], f"{route}.{name}") for name in value}
-    if kind == "Pairs":
+    if kind in ("Variables", "Labels"):
         for name in value:
-            if not re.fullmatch(_VARIABLE_NAME, str(name)):
+            if kind == "Variables" and not re.fullmatch(_VARIABLE_NAME, str(name)):
                 raise RecipeError(f"`{route}` names `{name}`, which is no name of a variable")
         # A number is taken as it is written.
         plain = {str(name): str(one) if type(one) in (int, float) else one for name, one in value.items()}

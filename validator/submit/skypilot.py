@@ -1,7 +1,8 @@
 """A SkyPilot task with its resources. `sky jobs launch` runs the task on any cloud that SkyPilot supports, on
 Kubernetes, or on machines over SSH.
 
-Sources: docs.skypilot.co, "Task YAML" and "Environment variables"; sky/utils/schemas.py of 0.14.1."""
+Sources: docs.skypilot.co, "Task YAML" and "Environment variables"; sky/utils/schemas.py and sky/client/cli/flags.py of
+0.14.1. `network_tier` and `--secret` came with 0.10.0 (0.9.3 has neither)."""
 
 from __future__ import annotations
 
@@ -29,6 +30,14 @@ _PROGRAM_PLACE = ".lmf-recipes/job"  # of the program of the job
 _DEFAULT_DISK_GIB, _SYSTEM_DISK_GIB = 256, 60
 _MEMORY_COMMENT = "GiB: the high end of the prediction, with headroom. SkyPilot makes /dev/shm a share of main memory."
 _MOUNTS_COMMENT = f"What the run reads of this machine, by its place in {WORK_FOLDER}."
+_NETWORK_COMMENT = (
+    "EFA of AWS, GPUDirect of GCP, InfiniBand of Nebius. Clouds where SkyPilot cannot set such a network up are left "
+    "out; `skypilot: {resources: {network_tier: standard}}` of the site file admits them."
+)
+# Clouds that SkyPilot can give a fast network (CUSTOM_NETWORK_TIER in sky/clouds/*.py); empty: SkyPilot chooses.
+_FAST_CLOUDS = ("", "aws", "gcp", "nebius")
+# Variables of this shell that a job gets as secrets, by name.
+_SECRETS = ("HF_TOKEN", "WANDB_API_KEY")
 _RECOVERY_COMMENT = "A run that ends with an error is started once more, and goes on from its last checkpoint."
 
 
@@ -54,10 +63,19 @@ def task_resources(work: ClusterJob, section: SkyPilot) -> Mapping[str, YamlValu
         ours["memory"] = Commented(f"{work.memory_gib}+", f"{_MEMORY_COMMENT} {work.out_of_memory_hint}")
     if disk > _DEFAULT_DISK_GIB:
         ours["disk_size"] = Commented(disk, "GiB: the model, the checkpoints that lie there at once, and packages.")
+    if work.nodes > 1 and _can_ask_for_network(section):
+        ours["network_tier"] = Commented("best", _NETWORK_COMMENT)
     if section.managed and output_persists(work, section):
         recovery: YamlValue = {"strategy": "EAGER_NEXT_REGION", "max_restarts_on_errors": 1}
         ours["job_recovery"] = Commented(recovery, _RECOVERY_COMMENT)
     return {**ours, **section.resources}
+
+
+def _can_ask_for_network(section: SkyPilot) -> bool:
+    """True if SkyPilot may be asked for the fastest network between nodes: it refuses that for other clouds, and for an
+    image that is no Docker image (sky/resources.py, _try_validate_image_id). A Kubernetes cluster may lack one."""
+    cloud = str(section.resources.get("infra", section.resources.get("cloud", ""))).partition("/")[0].lower()
+    return cloud in _FAST_CLOUDS and str(section.resources.get("image_id", "docker:")).startswith("docker:")
 
 
 def _task_accelerators(work: ClusterJob, section: SkyPilot) -> dict[str, YamlValue]:
@@ -112,6 +130,8 @@ def task_file(work: ClusterJob, site: Site, uploads: Uploads) -> str:
     head = [f"{work.name} on {work.machine}, by `lmf-recipes submit --to skypilot`."]
     if section.managed:
         head.append("`sky jobs launch FILE` runs it, and starts it again where an instance is taken away.")
+    tokens = " ".join(f"--secret {name}" for name in _SECRETS)
+    head.append(f"`{tokens}` hands over the tokens of your shell. Needs SkyPilot 0.10 or later.")
     return yaml_document(task, [*head, *task_notes(work, site)])
 
 
@@ -137,11 +157,11 @@ def launch_task(text: str, work: ClusterJob, site: Site) -> Iterator[str]:
     and cancel the task. Raises RecipeError if `sky` is not installed or fails."""
     name = _task_name(work)
     words = ["sky", "jobs", "launch"] if site.skypilot.managed else ["sky", "launch", "--cluster", name]
-    secret = ["--secret", "HF_TOKEN"] if "HF_TOKEN" in os.environ else []
+    secrets = [word for name in _SECRETS if name in os.environ for word in ("--secret", name)]
     with scratch_folder() as folder:
         task = folder / "task.yaml"
         atomic_write.create_file(task, text)
-        command = [*words, "--detach-run", *secret, str(task)]
+        command = [*words, "--detach-run", *secrets, str(task)]
         scheduler_client.run_interactive(command, "pip install skypilot, then `sky check`")
     yield f"log: sky jobs logs --name {name}" if site.skypilot.managed else f"log: sky logs {name}"
     yield f"cancel: sky jobs cancel --name {name}" if site.skypilot.managed else f"cancel: sky down {name}"
