@@ -63,15 +63,21 @@ def test_machines_as_people_write_them(text: str, machine: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["m3 max 48gb", "1xm1", "Apple M2", "M2 Ultra 192GB", "m4pro", "macbook pro", "Mac Studio", "mps"]
+    ("maker", "texts"),
+    [
+        ("Apple", ["m3 max 48gb", "1xm1", "Apple M2", "M2 Ultra 192GB", "m4pro", "macbook pro", "Mac Studio", "mps"]),
+        ("Intel", ["8xgaudi2", "gaudi 3", "Intel Arc A770 16GB", "b580", "2xarc-b60", "max 1550", "habana gaudi"]),
+    ],
 )
-def test_a_mac_is_not_taken_for_another_device_of_its_memory(text: str) -> None:
-    with pytest.raises(RecipeError, match="is a GPU of Apple") as err:
-        parse_machine(text)
-    assert "1x48g" not in str(err.value)
+def test_a_device_of_another_maker_is_not_taken_for_one_of_its_memory(maker: str, texts: list[str]) -> None:
+    for text in texts:
+        with pytest.raises(RecipeError, match=f"is of {maker}, and runs are judged for NVIDIA, AMD and Ascend") as err:
+            parse_machine(text)
+        assert "such as 1x24g for 24 GB" in str(err.value)
+        assert "1x48g" not in str(err.value)
 
 
-@pytest.mark.parametrize("text", ["m40", "m60", "m2000", "m10"])
+@pytest.mark.parametrize("text", ["m40", "m60", "m2000", "m10", "a200", "b400"])
 def test_old_cards_are_no_macs(text: str) -> None:
     with pytest.raises(RecipeError, match="by its memory"):
         parse_machine(text)

@@ -95,15 +95,29 @@ def test_a_driver_that_works_counts_before_one_that_does_not(monkeypatch: pytest
     assert on(monkeypatch, "nvidia-smi-no-driver", "npu-smi-8x910b2").machine == "8xascend-910b-64g"
 
 
-def test_a_program_that_hangs_or_cannot_be_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_program_that_hangs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It blocks on a pipe that nobody writes to. The notice comes once, as the program is not asked again."""
+    os.mkfifo(tmp_path / "pipe")
     tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\nexec /bin/sleep 60\n")
+    tool.write_text(f"#!/bin/sh\nread line < {tmp_path}/pipe\n")
     tool.chmod(0o755)
-    monkeypatch.setattr(driver, "_TIMEOUT_SECONDS", 0.1)
-    with pytest.raises(RecipeError, match="nvidia-smi does not answer within"):
-        this_machine.detect_machine()
-    driver._cached_output.cache_clear()
+    monkeypatch.setattr(driver, "_NOTICE_SECONDS", 0.05)
+    monkeypatch.setattr(driver, "_TIMEOUT_SECONDS", 0.6)
+    monkeypatch.setattr(driver, "_HANGING_TOOLS", {})
+    says = "nvidia-smi does not answer within 1 seconds: the driver or a device hangs"
+    with pytest.raises(RecipeError, match=says):
+        this_machine.require_machine()
+    with pytest.raises(RecipeError, match=says):
+        driver.run_tool("nvidia-smi", "-q")
+    assert capfd.readouterr().err == "waiting for nvidia-smi, 1 seconds at most\n"
+
+
+def test_a_program_that_cannot_be_started(tmp_path: Path) -> None:
+    tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/no/such/shell\n")
+    tool.chmod(0o755)
     with pytest.raises(RecipeError, match="nvidia-smi cannot be started: no such file"):
         this_machine.detect_machine()
 
@@ -195,13 +209,40 @@ def test_all_devices_hidden(value: str, monkeypatch: pytest.MonkeyPatch) -> None
         ("npu-smi-2x910b3", []),
         ("npu-smi-8x910b2", ["other processes hold memory of devices 0, 1, 2, 3: up to 29.3 of 64.0 GiB"]),
         ("npu-smi-2x910c", ["other processes hold memory of device 3: up to 10.3 of 64.0 GiB"]),
-        ("nvidia-smi-8xa100-mig", ["not counted: 1 x NVIDIA A100-SXM4-80GB MIG 4g.40gb; CUDA_VISIBLE_DEVICES chooses"]),
+        ("nvidia-smi-8xa100-mig", ["7 x NVIDIA A100-SXM4-80GB and 1 x NVIDIA A100-SXM4-80GB MIG 4g.40gb are here"]),
     ],
 )
 def test_notes(folder: str, notes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     told = [note.text for note in on(monkeypatch, folder).notes()]
     assert len(told) == len(notes)
     assert all(part in line for part, line in zip(notes, told, strict=True))
+
+
+MIXED = """\
+0, GPU-0, NVIDIA A100-SXM4-80GB, 81920, 5
+1, GPU-1, NVIDIA GeForce RTX 3090, 24576, 5
+2, GPU-2, NVIDIA GeForce RTX 3090, 24576, 5
+{more}"""
+
+
+@pytest.mark.parametrize(
+    ("more", "name", "variables", "others"),
+    [
+        ("", "1xa100-80g", "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=1,2", "2 x NVIDIA GeForce RTX 3090"),
+        ("".join(f"{each}, GPU-{each}, NVIDIA GeForce RTX 3090, 24576, 5\n" for each in (3, 4)), "4xrtx-3090",
+         "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=0", "1 x NVIDIA A100-SXM4-80GB"),
+    ],
+)  # fmt: skip
+def test_of_two_kinds_of_devices_it_says_which_is_taken(
+    more: str, name: str, variables: str, others: str, tmp_path: Path
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\n/bin/cat <<'END'\n{MIXED.format(more=more)}END\n")
+    tool.chmod(0o755)
+    here = this_machine.require_machine()
+    (note,) = here.notes()
+    assert here.machine == name
+    assert note.text.endswith(f"with most memory in all; `{variables}` takes {others} instead")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,13 @@ from validator.wording import clip
 from .machine_spellings import MachineReading, device_words, machine_readings
 from .tables import yaml_table
 
-_APPLE_GPU = re.compile(r"\b(?:apple|i?mac(?:book|mini|studio|os)?|mps|m[1-9](?:pro|max|ultra)?)\b")
+# Devices that no run is judged for, by how their makers name them.
+_OTHER_MAKERS = {
+    "Apple": re.compile(r"\b(?:apple|i?mac(?:book|mini|studio|os)?|mps|m[1-9](?:pro|max|ultra)?)\b"),
+    "Intel": re.compile(
+        r"\b(?:intel|xpu|habana|gaudi-?[1-9]?|arc|a(?:310|380|580|750|770)|b(?:50|60|570|580)|max-1(?:1[05]|55)0)\b"
+    ),
+}
 _NETWORK_FORM = re.compile(r"(?i)(?:([1-9]\d?) ?[x×*] ?)?(.+)")
 
 
@@ -162,11 +168,12 @@ def find_device(name: str) -> tuple[Device, str | None]:
     claims = [key for key in devices.mention(query) if query in device_aliases(key)] or _ids_of_spelling(query)
     bare_name = device_words(query).name
     default = [key for key in claims if bare_name in map(_squeezed, devices[key].get("default_for") or [])]
-    if not claims and _APPLE_GPU.search(query):
+    maker = None if claims else next((each for each, names in _OTHER_MAKERS.items() if names.search(query)), None)
+    if maker:
         raise RecipeError(
-            f"device `{clip(name)}` is a GPU of Apple, and runs on these (MPS) are not judged; try the way on its CPU "
-            "(`lmf-recipes copy tiny-cpu-lora .`), or compare what renting costs (`lmf-recipes plan --model M "
-            "--machines all`)"
+            f"device `{clip(name)}` is of {maker}, and runs are judged for NVIDIA, AMD and Ascend alone; a device of "
+            "as much memory, such as 1x24g for 24 GB, tells which runs are too large for it; `lmf-recipes copy "
+            "tiny-cpu-lora .` tries the way on a CPU, `lmf-recipes plan --model M --machines all` what renting costs"
         )
     if not claims:
         raise RecipeError(

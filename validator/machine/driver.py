@@ -9,6 +9,7 @@ import os
 import pwd
 import shutil
 import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
@@ -18,12 +19,15 @@ from typing import NamedTuple
 
 from validator.errors import RecipeError, os_reason
 
-_TIMEOUT_SECONDS = 30  # without its persistence daemon a server's eight devices take ten to wake
+# Seconds after which the user is told what is waited for, and all that a tool gets. Without its persistence daemon a
+# server's eight devices take ten to wake.
+_NOTICE_SECONDS, _TIMEOUT_SECONDS = 2.0, 20.0
 # Where installers put these programs without adding the folder to PATH: ROCm, the Ascend driver, WSL.
 _EXTRA_FOLDERS = ("/opt/rocm/bin", "/usr/local/sbin", "/usr/lib/wsl/lib")
 
 # doctor runs its checks at once, and several ask the same tool.
 _TOOL_LOCKS: defaultdict[str, Lock] = defaultdict(Lock)
+_HANGING_TOOLS: dict[str, DriverError] = {}
 
 
 class DriverError(RecipeError):
@@ -40,12 +44,13 @@ def run_tool(name: str, *words: str) -> str | None:
     tool is not installed. The exit code is ignored: rocm-smi ends with 2 if one of many figures is missing. Raises
     DriverError if the tool does not answer in time or cannot be started.
 
-    The same command line runs only once in this process. Later calls return the cached output."""
+    The same command line runs only once in this process. Later calls return the cached output, and a tool that did not
+    answer once is not asked again."""
     path = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_EXTRA_FOLDERS]))
     if path is None:
         return None
     with _TOOL_LOCKS[path]:
-        output = _cached_output(path, *words)
+        output = _HANGING_TOOLS.get(path) or _cached_output(path, *words)
     if isinstance(output, DriverError):
         raise DriverError(output.finding)
     return output
@@ -55,13 +60,21 @@ def run_tool(name: str, *words: str) -> str | None:
 def _cached_output(path: str, *words: str) -> str | DriverError:
     name = Path(path).name
     try:
-        done = subprocess.run([path, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              errors="replace", timeout=_TIMEOUT_SECONDS, check=False)  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return DriverError(f"{name} does not answer within {_TIMEOUT_SECONDS} seconds")
+        process = subprocess.Popen([path, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, errors="replace")  # fmt: skip
     except OSError as err:
         return DriverError(f"{name} cannot be started: {os_reason(err)}")
-    return done.stdout if done.stdout.strip() else done.stderr
+    try:
+        output, errors = process.communicate(timeout=_NOTICE_SECONDS)
+    except subprocess.TimeoutExpired:
+        sys.stderr.write(f"waiting for {name}, {_TIMEOUT_SECONDS:.0f} seconds at most\n")
+        try:
+            output, errors = process.communicate(timeout=_TIMEOUT_SECONDS - _NOTICE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()  # and no wait: a process that hangs in the kernel does not end
+            found = f"{name} does not answer within {_TIMEOUT_SECONDS:.0f} seconds: the driver or a device hangs"
+            return _HANGING_TOOLS.setdefault(path, DriverError(found))
+    return output if output.strip() else errors
 
 
 def no_device_error(name: str, text: str) -> DriverError:

@@ -84,8 +84,10 @@ class ThisMachine:
             yield Note("a process can use one MIG slice")
         yield from (Note(line, "unreachable") for line in self.unreachable)
         if self.other_accelerators:
-            other_products = _count_products(self.other_accelerators)
-            yield Note(f"not counted: {other_products}; {self.variables[0]} chooses other devices")
+            chosen, others = _count_products(self.accelerators), _count_products(self.other_accelerators)
+            words = " ".join(f"{name}={value}" for name, value in self._variables_for(self.other_accelerators).items())
+            found = f"{chosen} and {others} are here, and a run takes one kind: {chosen}, with most memory in all"
+            yield Note(f"{found}; `{words}` takes {others} instead")
         if used := self.memory_use_note():
             yield Note(used, "memory use")
 
@@ -109,11 +111,15 @@ class ThisMachine:
         selected = [accelerator for accelerator in self.accelerators if accelerator in freest]
         if len(selected) == len(self.accelerators) + len(self.other_accelerators):
             return selected, {}
+        return selected, self._variables_for(selected)
+
+    def _variables_for(self, selected: Sequence[Accelerator]) -> Mapping[str, str]:
+        """Return the environment variables that hide all devices but the selected ones."""
         if hiding := visibility_variable(self.variables):
-            return selected, {hiding: restrict_visible(hiding, selected)}
+            return {hiding: restrict_visible(hiding, selected)}
         # CUDA counts the fastest device first; nvidia-smi counts along the bus.
         order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if self.variables[0] == "CUDA_VISIBLE_DEVICES" else {}
-        return selected, {**order, self.variables[0]: ",".join(accelerator.visible_ids[0] for accelerator in selected)}
+        return {**order, self.variables[0]: ",".join(accelerator.visible_ids[0] for accelerator in selected)}
 
 
 def require_machine() -> ThisMachine:
