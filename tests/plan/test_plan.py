@@ -270,6 +270,42 @@ def test_more_devices_finish_sooner_and_take_more_device_hours() -> None:
     assert plans("--model", "qwen7b", "--machine", "4xa100-80g")["scale"] == []
 
 
+@pytest.mark.parametrize(
+    ("words", "planned", "says"),
+    [
+        ("--model qwen7b --machine 1000x8xh100 --samples 2000", "8x8xh100-80g",
+         "planned for 8x8xh100-80g, a part of 1000x8xh100-80g: a step takes a sample of every device, and more than "
+         "114 leave fewer than 50 steps"),
+        ("--model qwen7b --machine 1000x8xh100 --samples 2000000", "16x8xh100-80g", "more than 128 are a larger batch"),
+        ("--model qwen7b --machine 125x8xh100 --samples 10000 --method full", "64x8xh100-80g", "than 588 leave fewer"),
+        ("--model qwen7b --machine 8xh100 --samples 100", "4xh100-80g", "more than 5 leave fewer than 50 steps"),
+        ("--machine 64x8xh100 --samples 1000", "4x8xh100-80g", "more than 57 leave fewer than 50 steps"),
+        # It needs the memory of more devices.
+        ("--model qwen2.5-72b --machine 8x8xh100 --samples 200 --method full", "8xh100-80g",
+         "8xh100-80g has too many devices, but the run needs their memory: a step takes a sample of every device"),
+        ("--model qwen7b --machine 8xh100 --samples 2000", "8xh100-80g", ""),
+    ],
+)  # fmt: skip
+def test_no_more_devices_than_leave_enough_steps(words: str, planned: str, says: str) -> None:
+    found = plans(*words.split())
+    assert found["machine"]["name"] == planned
+    told = [note for note in found["notes"] if "a sample of every device" in note]
+    assert len(told) == bool(says)
+    assert all(says in note for note in told)
+    rows = found["plans"] or found["choices"]
+    assert "needs their memory" in says or all(row["steps"] >= guidance.FEWEST_STEPS for row in rows)
+
+
+def test_a_comparison_marks_more_devices_than_leave_enough_steps() -> None:
+    words = ("--model", "qwen7b", "--machine", "16x8xh100-80g", "--samples", "2000", "--scale")
+    rows = {row["machine"]: row for row in plans(*words)["scale"]}
+    assert [name for name, row in rows.items() if row["too_many_devices"]] == ["16x8xh100-80g"]
+    assert (rows["8x8xh100-80g"]["hours"], rows["16x8xh100-80g"]["hours"]) != (None, None)
+    assert "\n16x8xh100-80g  too many devices\n" in run(*words).output
+    few = " ".join(run("--model", "qwen7b", "--machine", "8xh100-80g", "--samples", "200", "--scale").output.split())
+    assert "note: too many devices: a step takes a sample of every device, and more than 11 leave" in few
+
+
 def test_on_too_few_devices_the_table_says_so() -> None:
     shown = run("--model", "qwen72b", "--machine", "8xa100-80g", "--method", "lora", "--scale").output
     assert "1xa100-80g    does not fit" in shown

@@ -54,6 +54,18 @@ def test_each_row_is_what_the_single_plan_says(model: str, stage: str, machine: 
     assert [(each.method, each.hours) for each in shorter] == [(each.method, each.hours) for each in cut[:1]]
 
 
+def test_no_machine_is_offered_on_which_too_few_steps_are_left() -> None:
+    few = question("qwen2.5-7b", samples=200)
+    offers = [offer for name in ("64x8xh100-80g", "8xh100-80g", "1xh100-80g") for offer in few.offers(name)]
+    assert [(offer.machine, offer.part_of) for offer in offers] == [
+        ("8xh100-80g", "64x8xh100-80g"), ("8xh100-80g", None), ("1xh100-80g", None)
+    ]  # fmt: skip
+    assert offers[0].money == offers[1].money
+    shown = program.run("plan", "--model", "qwen2.5-7b", "--samples", "200", "--machines", "64x8xh100,8xh100").output
+    assert shown.count("\n8xh100-80g") == 1
+    assert "note: compared are 64x8xh100-80g as 8xh100-80g: more devices would harm the model" in shown
+
+
 def test_all_machines_are_those_of_every_device_with_known_memory() -> None:
     known = {key for key in devices.device_ids() if devices.find_device(key)[0].usable_gib}
     assert {devices.parse_machine(name).device.id for name in _ALL} == known

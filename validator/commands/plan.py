@@ -235,7 +235,7 @@ def command(
         )  # fmt: skip
         answer = replace(answer, samples=samples)
         if scaled and answer.best:
-            scale = other_machines.plans_by_device_count(answer.best.draft, host_ram is not None)
+            scale = other_machines.plans_by_device_count(answer.best.draft, answer.machine, host_ram is not None)
             answer = replace(answer, scale=scale)
         if data and answer.best:
             data.require_media(answer.best.draft.run)

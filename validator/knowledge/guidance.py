@@ -19,6 +19,9 @@ from validator.wording import plural
 TUNING_METHODS = ("lora", "qlora", "full", "freeze")
 # Fewer passes than this over a small set are common practice (LIMA, arXiv 2305.11206, took 15 over 1,000 samples).
 MANY_EPOCHS = 10
+# A run of fewer optimizer steps is over before the schedule has done its work: over 1,000 samples LIMA took some 230
+# steps, s1 some 315 (arXiv 2305.11206, 2501.19393).
+FEWEST_STEPS = 50
 # What is counted where data/samples.yaml says nothing else.
 SAMPLE_UNIT = "sample"
 # What a block of pre-training text holds.

@@ -32,7 +32,7 @@ _SAID_OF_ALL = (OFFLOAD_LEFT_OUT, "times are for samples", "samples of an optimi
 
 def machine_lines(rows: AnswerRows) -> Iterator[str]:
     """Yield the head, the table and the notes on machines and prices."""
-    offers = rows.machines
+    offers = [*{(each.machine, each.cutoff_len): each for each in rows.machines}.values()]
     number, fitting = (len({each.machine for each in some}) for some in (offers, [one for one in offers if one.fits]))
     samples = rows.plans[0].samples if rows.plans else rows.samples
     training = f"{rows.model}{f', {samples:,} samples' if samples else ''}"
@@ -45,6 +45,9 @@ def machine_lines(rows: AnswerRows) -> Iterator[str]:
         yield from _lines_on_others(offers, shown)
     if fitting:
         yield from _sample_lines(rows)
+    if parts := dict.fromkeys(f"{each.part_of} as {each.machine}" for each in rows.machines if each.part_of):
+        why = "more devices would harm the model, and `plan --machine M` says why"
+        yield from wrap_to_terminal(f"note: compared are {', '.join(parts)}: {why}")
     yield from _host_memory_lines(offers, shown)
     yield from _price_lines(offers)
 

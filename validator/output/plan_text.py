@@ -116,7 +116,7 @@ def _lines_on_superlinear_scale(rows: Sequence[ScaleRow]) -> Iterator[str]:
 
 def _scale_cells(row: ScaleRow) -> tuple[object, ...]:
     if row.micro_batch is None:
-        return (row.machine, "does not fit", "", "", "", "")
+        return (row.machine, "too many devices" if row.too_many_devices else "does not fit", "", "", "", "")
     spent = (
         f"{two_digits(row.device_hours)}{f', {_format_money(row)}' if row.money else ''}" if row.device_hours else ""
     )

@@ -55,7 +55,8 @@ class Answer:
     `newest_release_findings` maps a fine-tuning method to the reasons why `check` refuses it with the newest
     transformers; such a method is planned for an earlier release. `methods_without_rates`: methods left out because no
     learning rate is published for them. `scale`: the best plan's method on other numbers of devices, if the user asked
-    for it. `planned`: simulations of a model type that the formulas do not know."""
+    for it. The plans are for a part of `machine` if all of its devices would harm the model: `why_fewer_devices`, empty
+    if they would not. `planned`: simulations of a model type that the formulas do not know."""
 
     model: Model | None
     machine: Machine
@@ -69,6 +70,7 @@ class Answer:
     methods_without_rates: Sequence[str] = ()
     newest_release_findings: Mapping[str, Sequence[str]] = field(default_factory=dict)
     scale: Sequence[tuple[Machine, Plan | None]] = ()
+    why_fewer_devices: str = ""
     planned: PlanSimulations | None = None
 
     @property
@@ -110,7 +112,9 @@ def find_answer(
     )
     if model is None:
         chosen = base_model.choose_models(target, samples, length, [method] if method else ADAPTER_METHODS, stage, own)
-        return Answer(None, target, samples, choices=chosen, stage=stage)
+        first = chosen[0].plan.draft if chosen else None
+        why = first.why_no_more_devices if first and first.most_devices < target.world else ""
+        return Answer(None, target, samples, choices=chosen, stage=stage, why_fewer_devices=why)
     found_model, planned = _find_model(model, simulations)
     methods = _methods_to_plan(method, stage)
     if fsdp:
@@ -136,7 +140,13 @@ def plans_on_machine(
     """Return the plans that `find_answer` finds for this model and machine, without the reasons if there are none."""
     methods = _methods_to_plan(method, stage)
     start, lengths = _first_recipe(model, machine, methods[0], length, samples, stage, own)
-    return find_plans(start, methods, lengths)
+    return _plans_on_useful_devices(start, methods, lengths)
+
+
+def _plans_on_useful_devices(start: NewRecipe, methods: Sequence[str], lengths: Sequence[int]) -> list[Plan]:
+    """Return the plans for the machine, or for the first part of it (`machines_to_try`) for which there are any."""
+    tried = (find_plans(replace(start, machine=each), methods, lengths) for each in start.machines_to_try())
+    return next(filter(None, tried), [])
 
 
 def _methods_to_plan(method: str | None, stage: str) -> Sequence[str]:
@@ -188,9 +198,11 @@ def _find_model(name: str, simulations: FindSimulations | None) -> tuple[Model, 
 def _answer_for_model(unanswered: Answer, start: NewRecipe, methods: Sequence[str], lengths: Sequence[int]) -> Answer:
     """Return the answer for one model: its plans; if nothing fits, the reasons that rule out all methods, or else the
     changes that would make something fit."""
-    if plans := find_plans(start, methods, lengths):
+    if plans := _plans_on_useful_devices(start, methods, lengths):
         aged = dict.fromkeys(plan.draft.method for plan in plans if plan.draft.transformers)
-        return replace(unanswered, plans=plans, newest_release_findings=_findings_by_method(start, aged))
+        why = start.why_no_more_devices if start.most_devices < start.machine.world else ""
+        findings = _findings_by_method(replace(start, machine=plans[0].draft.machine), aged)
+        return replace(unanswered, plans=plans, why_fewer_devices=why, newest_release_findings=findings)
     cures = {each: older for each in methods if (older := on_older_transformers(replace(start, method=each)))}
     if not cures and (reasons := _blocking_reasons(start, methods)):
         previous = releases.previous_major_pair()[1]

@@ -109,7 +109,8 @@ class _ModelSearch:
                 own_datasets=self.own,
             )
             start = start if self.length else replace(start, length=start.length_with_images)
-            self.plans[key] = first_plan(start, self.methods)
+            tried = (first_plan(replace(start, machine=each), self.methods) for each in start.machines_to_try())
+            self.plans[key] = next(filter(None, tried), None)
         return self.plans[key]
 
     def fits(self, key: str) -> bool:

@@ -3,6 +3,7 @@ order."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -18,6 +19,7 @@ from validator.recipe.known_folders import catalogue_root
 from validator.run import dataset_registry, multimodal, recipe_labels
 from validator.run.dataset_registry import Registry
 from validator.run.prediction import predict
+from validator.run.sample_counts import sequence_count
 from validator.run.sample_lengths import estimate_sample_lengths, published_tokens
 from validator.run.settings import RunSettings, run_of_values
 from validator.run.simulated import PlanSimulations
@@ -46,8 +48,9 @@ MAX_SHARE_BETWEEN_SAVES = 0.5
 EVALUATION_TOO_LARGE = "an evaluation holds the logits of whole samples, which may not fit beside it"
 EVALUATION_TOO_LONG = "evaluations would take a tenth of the run"
 _TOO_FEW_SAMPLES = f"that takes {_FEWEST_SAMPLES} samples or more"
-# Optimizer steps that a run is to have.
-_MIN_STEPS = 100
+# Optimizer steps that a run has where the batch can be chosen: twice the fewest, so that evaluation data and the last,
+# smaller batch of an epoch leave enough.
+_MIN_STEPS = 2 * guidance.FEWEST_STEPS
 
 
 @dataclass(frozen=True)
@@ -192,7 +195,34 @@ class NewRecipe:
             batch = max(batch, min(4 * self.machine.world, int(usual["high"] or 0)))
         max_batch = int(rows * float(self.rates["epochs"]["default"])) // _MIN_STEPS if rows else batch
         max_batch = min(max_batch, int(batch / samples))
-        return batch if max_batch >= batch else 1 << max(0, max_batch.bit_length() - 1)
+        return batch if max_batch >= batch else _power_of_two(max_batch)
+
+    @cached_property
+    def most_devices(self) -> float:
+        """Number of devices beyond which more would harm the model: every device takes at least one sample of each
+        step, so that the batch would exceed those of published runs, or leave fewer than FEWEST_STEPS steps. Infinite
+        if neither is known."""
+        sequences, high = sequence_count(self.run, self.lengths), self.rates["batch"]["high"] or math.inf
+        passes = sequences * float(self.rates["epochs"]["default"]) if sequences else math.inf
+        return max(1, min(high, passes // guidance.FEWEST_STEPS))
+
+    @property
+    def why_no_more_devices(self) -> str:
+        """Why more than `most_devices` would harm the model, as a clause for a message."""
+        too_much = f"leave fewer than {guidance.FEWEST_STEPS} steps of the samples, too few to learn much"
+        if self.most_devices == self.rates["batch"]["high"]:
+            too_much = "are a larger batch than published runs used"
+        return f"a step takes a sample of every device, and more than {self.most_devices:,.0f} {too_much}"
+
+    def machines_to_try(self) -> Iterator[Machine]:
+        """Yield the machine or, if it has more than `most_devices`, the largest part of it that has not. If the run
+        needs the memory of more devices, parts with twice as many and at last the whole machine follow."""
+        whole, most = self.machine, self.most_devices
+        while most < whole.world:
+            nodes, devices = int(most) // whole.devices, min(int(most), whole.devices)
+            yield whole._replace(nodes=_power_of_two(nodes or 1), devices=devices if nodes else _power_of_two(devices))
+            most *= 2
+        yield whole
 
     @property
     def gathers(self) -> bool:
@@ -378,6 +408,11 @@ class NewRecipe:
         if adapter and not self.sharding and self.stage != "rm":  # rule TRA106
             yield "load_best_model_at_end", True
         yield "metric_for_best_model", "eval_loss"
+
+
+def _power_of_two(number: int) -> int:
+    """Return the largest power of two that is no larger than the number; 1 for less than 1."""
+    return 1 << max(0, number.bit_length() - 1)
 
 
 def can_wrap_layers(model: Model) -> bool:

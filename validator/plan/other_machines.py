@@ -157,10 +157,16 @@ def usual_host_ram(machine: Machine) -> float | None:
 _NODES_COMPARED = (2, 4)
 
 
-def plans_by_device_count(best: NewRecipe, own_ram: bool) -> Sequence[tuple[Machine, Plan | None]]:
-    """Return pairs of a machine and the fastest plan on it, for each number of devices of the same kind. The plan has
-    the method and sample length of `best`, and is None if nothing fits the machine. If `own_ram` is true, each node has
-    the host memory of `best`'s machine; otherwise that of a usual server."""
+def has_too_many_devices(machine: Machine, best: NewRecipe) -> bool:
+    """True if more devices than those of `best`, as the machine has them, would harm the model."""
+    return machine.world > max(best.most_devices, best.machine.world)
+
+
+def plans_by_device_count(best: NewRecipe, asked: Machine, own_ram: bool) -> Sequence[tuple[Machine, Plan | None]]:
+    """Return pairs of a machine and the fastest plan on it, for each number of devices of the same kind, up to those of
+    the machine `asked` for. The plan has the method and sample length of `best`, and is None if nothing fits the
+    machine, or if it has too many devices. If `own_ram` is true, each node has the host memory of `best`'s machine;
+    otherwise that of a usual server."""
     start = NewRecipe(
         best.model,
         best.machine,
@@ -172,22 +178,25 @@ def plans_by_device_count(best: NewRecipe, own_ram: bool) -> Sequence[tuple[Mach
         own_datasets=best.own_datasets,
         planned=best.planned,
     )
-    compared = []
-    for machine in _machines_of_kind(start.machine):
+    compared: list[tuple[Machine, Plan | None]] = []
+    for machine in _machines_of_kind(asked, best.machine.nodes):
         if not own_ram:
             machine = machine._replace(host_ram_gib=usual_host_ram(machine) or start.machine.host_ram_gib)
+        if has_too_many_devices(machine, best):
+            compared.append((machine, None))
+            continue
         plans = find_plans(replace(start, machine=machine), [start.method], [start.length])
         compared.append((machine, min(plans, key=lambda plan: plan.expected_time, default=None)))
     return compared
 
 
-def _machines_of_kind(current: Machine) -> Iterator[Machine]:
+def _machines_of_kind(current: Machine, planned_nodes: int) -> Iterator[Machine]:
     """Yield machines with the same devices: one node with 1, 2, 4 … devices up to a full server, then several full
-    servers."""
+    servers, among them as many as the plan takes (`planned_nodes`)."""
     full = max(current.devices, current.device.server_devices)
     counts = [count for count in (1, 2, 4, 8, 16) if count < full] + [full]
     yield from (current._replace(nodes=1, devices=count) for count in counts)
-    nodes = sorted({*_NODES_COMPARED, current.nodes} - {1})
+    nodes = sorted({*_NODES_COMPARED, planned_nodes, current.nodes} - {1})
     yield from (
         current._replace(nodes=count, devices=full)
         for count in nodes

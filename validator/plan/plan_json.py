@@ -16,7 +16,7 @@ from validator.physics import Band, TimeTerm
 from validator.plan import base_model
 from validator.plan.answer import Answer, nearest_recipe
 from validator.plan.new_recipe import NewRecipe
-from validator.plan.other_machines import Upgrade
+from validator.plan.other_machines import Upgrade, has_too_many_devices
 from validator.plan.rented_machines import MachineOffer
 from validator.plan.search import ABOUT_EQUAL_RATIO, USUAL_LENGTHS, Plan
 from validator.run.assumptions import verdict_assumptions
@@ -40,7 +40,7 @@ def answer_notes(answer: Answer) -> Iterator[str]:
         )
         methods = ", ".join(answer.newest_release_findings)
         yield f"{methods} for transformers {older}, as a written recipe says; not for {newest}: {why}"
-    yield from chain(_machine_notes(answer.machine), _precision_notes(answer))
+    yield from chain(_fewer_devices_notes(answer), _machine_notes(answer.machine), _precision_notes(answer))
     if answer.best and answer.best.pace:
         yield from (f"times are for {each}" for each in answer.best.pace.assumed)
     yield from _order_notes(answer.plans)
@@ -68,6 +68,20 @@ def answer_notes(answer: Answer) -> Iterator[str]:
         if reason := answer.best.draft.why_not_evaluated:
             yield f"nothing is held back for evaluation: {reason}"
         yield from _sample_notes(answer.best.draft, answer.samples)
+
+
+def _fewer_devices_notes(answer: Answer) -> Iterator[str]:
+    """Yield why the plan takes only a part of the machine, or why its steps are few, if more devices harm the model."""
+    if answer.best is None:
+        return
+    draft, why = answer.best.draft, answer.why_fewer_devices
+    harm = "more devices would make the run shorter only by harming the model"
+    if why and draft.machine.world > draft.most_devices:
+        yield f"{draft.machine} has too many devices, but the run needs their memory: {why}; add samples"
+    elif why:
+        yield f"planned for {draft.machine}, a part of {answer.machine}: {why}; {harm}"
+    elif any(has_too_many_devices(machine, draft) for machine, _ in answer.scale):
+        yield f"too many devices: {draft.why_no_more_devices}; {harm}"
 
 
 def _order_notes(plans: Sequence[Plan]) -> Iterator[str]:
@@ -264,7 +278,7 @@ class ScaleRow:
     trains in another way; None for AdamW. `efficiency`: device hours on the smallest number of devices that suffices,
     divided by the device hours on this number; None if no run fits, if the time is not known, or if the run trains in
     another way than that on the most devices. It is above 1 if the run on the smallest number gives up more
-    (`gives_up`) or has a smaller micro batch."""
+    (`gives_up`) or has a smaller micro batch. `too_many_devices`: not planned, because so many would harm the model."""
 
     machine: str
     devices: int
@@ -276,6 +290,7 @@ class ScaleRow:
     efficiency: float | None
     money: Cost | None
     gives_up: str
+    too_many_devices: bool
 
 
 @dataclass(frozen=True)
@@ -339,7 +354,7 @@ class AnswerRows:
 def answer_rows(answer: Answer, machines: Sequence[MachineOffer] = ()) -> AnswerRows:
     """Return the answer as rows to print, with GiB rounded to 0.1. `machines`: the compared machines, if the answer is
     about the first of several."""
-    machine = answer.machine
+    machine = answer.best.draft.machine if answer.best else answer.machine
     return AnswerRows(
         model=answer.model.name if answer.model else None,
         machine=MachineRow(str(machine), machine.host_ram_gib, machine.device.usable_gib),
@@ -353,7 +368,7 @@ def answer_rows(answer: Answer, machines: Sequence[MachineOffer] = ()) -> Answer
         upgrades=[_upgrade_row(each) for each in answer.upgrades],
         tight=_tight_row(answer.tight) if answer.tight else None,
         notes=[*answer_notes(answer)],
-        scale=[*_scale_rows(answer.scale)],
+        scale=[*_scale_rows(answer.scale, answer.best.draft)] if answer.best else [],
         machines=machines,
     )
 
@@ -396,7 +411,7 @@ def _rounded_cost(plan: Plan) -> Cost | None:
     return map_floats(price.of(plan.draft.machine.world, hours), four_digits) if price and hours else None
 
 
-def _scale_rows(scale: Sequence[tuple[Machine, Plan | None]]) -> Iterator[ScaleRow]:
+def _scale_rows(scale: Sequence[tuple[Machine, Plan | None]], best: NewRecipe) -> Iterator[ScaleRow]:
     """Yield a row for each machine, in the given order, which begins with the fewest devices."""
     usual = next((plan.draft.optimizer for _, plan in reversed(scale) if plan), None)
     fewest: float | None = None
@@ -415,6 +430,7 @@ def _scale_rows(scale: Sequence[tuple[Machine, Plan | None]]) -> Iterator[ScaleR
             efficiency=fewest / spent if fewest and spent and optimizer == usual else None,
             money=_rounded_cost(plan) if plan else None,
             gives_up=", ".join(_what_is_given_up(plan)) if plan else "",
+            too_many_devices=has_too_many_devices(machine, best),
         )
 
 

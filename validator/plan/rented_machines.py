@@ -33,6 +33,7 @@ _PLENTY_GIB = 1e6
 @dataclass(frozen=True)
 class MachineOffer:
     """A machine and a plan for it, as `plan --machine` finds it: the first plan, or the first for shorter samples.
+    `part_of`: the machine that was asked for, if all of its devices would harm the model; None if not.
     `host_ram_gib`: main memory of a node; None if not known. `assumes_host_ram`: it is that of a usual server. `zero`:
     the plan's DeepSpeed file. `effective_batch`: samples of an optimizer step. `mean_tokens`: the mean length of the
     samples that `hours` belong to. `price`: None if no price of the device is known. `money`: the cost of all device
@@ -56,6 +57,7 @@ class MachineOffer:
     device_hours: float | None = None
     money: Cost | None = None
     host_gib_needed: int | None = None
+    part_of: str | None = None
 
     @property
     def device(self) -> Device:
@@ -79,9 +81,10 @@ class RentalQuestion:
 
     def offers(self, name: str) -> list[MachineOffer]:
         """Return the first plan for the machine of this name, and the first for shorter samples if there is one, with
-        their costs."""
+        their costs. The machine offered is the part of it that the plan is for."""
         machine = read_machine(name, self.host_ram_gib)._replace(network=self.network)
         plans = self._plans(machine)
+        asked, machine = machine, plans[0].draft.machine if plans else machine
         shorter = [plan for plan in plans if plan.draft.length < plans[0].draft.length]
         bare = MachineOffer(
             machine=str(machine),
@@ -91,6 +94,7 @@ class RentalQuestion:
             host_ram_gib=machine.host_ram_gib,
             assumes_host_ram=machine.has_usual_ram,
             host_gib_needed=None if plans else self._host_gib_needed(machine),
+            part_of=str(asked) if machine != asked else None,
         )
         return [_offer_of_plan(bare, plan) for plan in (*plans[:1], *shorter[:1])] or [bare]
 

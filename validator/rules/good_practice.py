@@ -133,9 +133,7 @@ def _is_plausible(name: str, value: float) -> bool:
     return value > 0 and not (name == "learning_rate" and value >= 0.1)
 
 
-# A run of fewer optimizer steps is over before the schedule has done its work: LIMA and s1 took 230 and 315.
-_FEW_STEPS = 50
-# With a batch of this size they would be enough; fewer samples than that are another matter (DAT001).
+# With a batch of this size FEWEST_STEPS would be enough; fewer samples than that are another matter (DAT001).
 _SMALL_BATCH = 8
 # Passes over the data for which a rate that never falls is unusual.
 _MANY_EPOCHS = 3.0
@@ -155,13 +153,15 @@ def few_steps(run: RunSettings) -> Findings:
     Source: own (guidance)
     Fix: a smaller `gradient_accumulation_steps`, fewer devices, or more samples.
     """
-    enough = (run.data.rows or 0) * run.args.number("num_train_epochs") >= _FEW_STEPS * _SMALL_BATCH
+    enough = (run.data.rows or 0) * run.args.number("num_train_epochs") >= guidance.FEWEST_STEPS * _SMALL_BATCH
     counted_otherwise = run.args.number("max_steps") > 0 or run.batch.packing  # packed, rows are not sequences
-    if run.task.trains and enough and not counted_otherwise and run.steps < _FEW_STEPS and not run.declared.overfit:
+    few = enough and not counted_otherwise and run.steps < guidance.FEWEST_STEPS
+    if run.task.trains and few and not run.declared.overfit:
         rows = f"{run.data.rows or 0:,} samples in batches of {run.batch.effective_batch}"
         found = f"{rows} are {run.steps} steps in all, too few to learn much"
-        remedy = "lower `gradient_accumulation_steps` or `per_device_train_batch_size`, or add samples"
-        yield "gradient_accumulation_steps", f"{found}; {remedy}"
+        keys = "lower `gradient_accumulation_steps` or `per_device_train_batch_size`"
+        remedy = keys if run.batch.effective_batch > run.batch.world_size else "take fewer devices"
+        yield "gradient_accumulation_steps", f"{found}; {remedy}, or add samples"
 
 
 @rule("TRA421", NOTE)
