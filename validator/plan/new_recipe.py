@@ -200,11 +200,11 @@ class NewRecipe:
     @cached_property
     def most_devices(self) -> float:
         """Number of devices beyond which more would harm the model: every device takes at least one sample of each
-        step, so that the batch would exceed those of published runs, or leave fewer than FEWEST_STEPS steps. Infinite
-        if neither is known."""
+        step, so that the batch would exceed those of published runs, or leave fewer than FEWEST_STEPS steps. At least
+        SMALL_BATCH, and infinite if neither is known."""
         sequences, high = sequence_count(self.run, self.lengths), self.rates["batch"]["high"] or math.inf
         passes = sequences * float(self.rates["epochs"]["default"]) if sequences else math.inf
-        return max(1, min(high, passes // guidance.FEWEST_STEPS))
+        return max(guidance.SMALL_BATCH, min(high, passes // guidance.FEWEST_STEPS))
 
     @property
     def why_no_more_devices(self) -> str:

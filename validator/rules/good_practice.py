@@ -133,8 +133,6 @@ def _is_plausible(name: str, value: float) -> bool:
     return value > 0 and not (name == "learning_rate" and value >= 0.1)
 
 
-# With a batch of this size FEWEST_STEPS would be enough; fewer samples than that are another matter (DAT001).
-_SMALL_BATCH = 8
 # Passes over the data for which a rate that never falls is unusual.
 _MANY_EPOCHS = 3.0
 # A run that is over so soon is started anew; a kill of a longer one is to cost no more than that.
@@ -153,7 +151,8 @@ def few_steps(run: RunSettings) -> Findings:
     Source: own (guidance)
     Fix: a smaller `gradient_accumulation_steps`, fewer devices, or more samples.
     """
-    enough = (run.data.rows or 0) * run.args.number("num_train_epochs") >= guidance.FEWEST_STEPS * _SMALL_BATCH
+    passes = (run.data.rows or 0) * run.args.number("num_train_epochs")
+    enough = passes >= guidance.FEWEST_STEPS * guidance.SMALL_BATCH  # fewer samples are told by DAT001
     counted_otherwise = run.args.number("max_steps") > 0 or run.batch.packing  # packed, rows are not sequences
     few = enough and not counted_otherwise and run.steps < guidance.FEWEST_STEPS
     if run.task.trains and few and not run.declared.overfit:
