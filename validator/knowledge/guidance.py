@@ -20,7 +20,7 @@ TUNING_METHODS = ("lora", "qlora", "full", "freeze")
 # Fewer passes than this over a small set are common practice (LIMA, arXiv 2305.11206, took 15 over 1,000 samples).
 MANY_EPOCHS = 10
 # A run of fewer optimizer steps is over before the schedule has done its work: over 1,000 samples LIMA took some 230
-# steps, s1 some 315 (arXiv 2305.11206, 2501.19393).
+# steps, s1 some 315 (arXiv 2305.11206, arXiv 2501.19393).
 FEWEST_STEPS = 50
 # Samples of a step that are few enough: a run of too few steps with this batch lacks samples, which is another matter.
 SMALL_BATCH = 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -84,6 +84,20 @@ class Answer:
         if self.plans:
             return self.plans[0]
         return self.choices[0].plan if self.choices else None
+
+    def device_count_notes(self) -> Iterator[str]:
+        """Yield why the plan takes only a part of the machine, or why its steps are few, if more devices would harm the
+        model."""
+        draft, why = self.best.draft if self.best else None, self.why_fewer_devices
+        if draft is None:
+            return
+        harm = "more devices would make the run shorter only by harming the model"
+        if why and draft.machine.world > draft.most_devices:
+            yield f"{draft.machine} has too many devices, but the run needs their memory: {why}; add samples"
+        elif why:
+            yield f"planned for {draft.machine}, a part of {self.machine}: {why}; {harm}"
+        elif any(other_machines.has_too_many_devices(machine, draft) for machine, _ in self.scale):
+            yield f"too many devices: {draft.why_no_more_devices}; {harm}"
 
 
 def find_answer(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from validator.finding import Assumption
 from validator.knowledge import guidance, models, releases
@@ -40,7 +39,7 @@ def answer_notes(answer: Answer) -> Iterator[str]:
         )
         methods = ", ".join(answer.newest_release_findings)
         yield f"{methods} for transformers {older}, as a written recipe says; not for {newest}: {why}"
-    yield from chain(_fewer_devices_notes(answer), _machine_notes(answer.machine), _precision_notes(answer))
+    yield from (*answer.device_count_notes(), *_machine_notes(answer.machine), *_precision_notes(answer))
     if answer.best and answer.best.pace:
         yield from (f"times are for {each}" for each in answer.best.pace.assumed)
     yield from _order_notes(answer.plans)
@@ -68,20 +67,6 @@ def answer_notes(answer: Answer) -> Iterator[str]:
         if reason := answer.best.draft.why_not_evaluated:
             yield f"nothing is held back for evaluation: {reason}"
         yield from _sample_notes(answer.best.draft, answer.samples)
-
-
-def _fewer_devices_notes(answer: Answer) -> Iterator[str]:
-    """Yield why the plan takes only a part of the machine, or why its steps are few, if more devices harm the model."""
-    if answer.best is None:
-        return
-    draft, why = answer.best.draft, answer.why_fewer_devices
-    harm = "more devices would make the run shorter only by harming the model"
-    if why and draft.machine.world > draft.most_devices:
-        yield f"{draft.machine} has too many devices, but the run needs their memory: {why}; add samples"
-    elif why:
-        yield f"planned for {draft.machine}, a part of {answer.machine}: {why}; {harm}"
-    elif any(has_too_many_devices(machine, draft) for machine, _ in answer.scale):
-        yield f"too many devices: {draft.why_no_more_devices}; {harm}"
 
 
 def _order_notes(plans: Sequence[Plan]) -> Iterator[str]:
@@ -274,11 +259,10 @@ class PlanRow:
 
 @dataclass(frozen=True)
 class ScaleRow:
-    """The same training on another number of devices. `optimizer`: the memory-saving optimizer, with which the run
-    trains in another way; None for AdamW. `efficiency`: device hours on the smallest number of devices that suffices,
-    divided by the device hours on this number; None if no run fits, if the time is not known, or if the run trains in
-    another way than that on the most devices. It is above 1 if the run on the smallest number gives up more
-    (`gives_up`) or has a smaller micro batch. `too_many_devices`: not planned, because so many would harm the model."""
+    """The same training on another number of devices. `optimizer`: the memory-saving optimizer; None for AdamW.
+    `efficiency`: device hours on the smallest number of devices that suffices, divided by those on this number; None if
+    no run fits, its time is not known, or its optimizer differs from that on the most devices; above 1 if the smallest
+    gives up more or has a smaller micro batch. `too_many_devices`: not planned, because so many harm the model."""
 
     machine: str
     devices: int

@@ -1,8 +1,8 @@
 """A Kubernetes job: a TrainJob of Kubeflow Trainer 2.2 or later, or a PyTorchJob of its predecessor. A ConfigMap holds
 the small files that the pods read. `kubectl` creates the job and the ConfigMap.
 
-Sources: github.com/kubeflow/trainer at v2.2.0, pkg/apis/trainer/v1alpha1/trainjob_types.go (`runtimePatches` and
-`activeDeadlineSeconds`, which v2.1.0 has not), pkg/runtime/framework/plugins/torch/torch.go,
+Sources: github.com/kubeflow/trainer at v2.2, pkg/apis/trainer/v1alpha1/trainjob_types.go (`runtimePatches` and
+`activeDeadlineSeconds`, which v2.1 has not), pkg/runtime/framework/plugins/torch/torch.go,
 manifests/base/runtimes/torch_distributed.yaml; github.com/kubeflow/training-operator at v1.9,
 pkg/controller.v1/pytorch/envvar.go."""
 
@@ -46,7 +46,7 @@ _NO_LIMIT_COMMENT = "Main memory has no limit: the run is predicted to take near
 _SHARED_CLAIM_COMMENT = "Model, data and results; for several nodes its access mode is ReadWriteMany."
 _SHM_COMMENT = "Processes of a node and loaders exchange data in /dev/shm, which has 64 MiB where nobody asks for more."
 _GRACE = "terminationGracePeriodSeconds"
-# What a TrainJob can set of its pods: PodSpecPatch (v2.3.0 added the grace period) and ContainerPatch, and the
+# What a TrainJob can set of its pods: PodSpecPatch (v2.3 added the grace period) and ContainerPatch, and the
 # environment through `trainer`.
 _PATCHABLE = {
     "pod": ("affinity", "imagePullSecrets", "nodeSelector", "schedulingGates", "securityContext", "serviceAccountName",

@@ -1,8 +1,8 @@
 """A SkyPilot task with its resources. `sky jobs launch` runs the task on any cloud that SkyPilot supports, on
 Kubernetes, or on machines over SSH.
 
-Sources: docs.skypilot.co, "Task YAML" and "Environment variables"; sky/utils/schemas.py and sky/client/cli/flags.py of
-0.14.1. `network_tier` and `--secret` came with 0.10.0 (0.9.3 has neither)."""
+Sources: docs.skypilot.co, "Task YAML" and "Environment variables"; sky/utils/schemas.py of 0.14.1. `network_tier` and
+`--secret` (sky/client/cli/flags.py) came with 0.10.0; 0.9.3 has neither."""
 
 from __future__ import annotations
 
