@@ -199,9 +199,9 @@ class NewRecipe:
 
     @cached_property
     def most_devices(self) -> float:
-        """Number of devices beyond which more would harm the model: every device takes at least one sample of each
-        step, so that the batch would exceed those of published runs, or leave fewer than FEWEST_STEPS steps. At least
-        SMALL_BATCH, and infinite if neither is known."""
+        """The largest number of devices that does not harm the model. Every device takes at least one sample of each
+        step; with more devices the batch would exceed those of published runs, or leave fewer than FEWEST_STEPS steps.
+        At least SMALL_BATCH; infinite if neither is known."""
         sequences, high = sequence_count(self.run, self.lengths), self.rates["batch"]["high"] or math.inf
         passes = sequences * float(self.rates["epochs"]["default"]) if sequences else math.inf
         return max(guidance.SMALL_BATCH, min(high, passes // guidance.FEWEST_STEPS))

@@ -262,8 +262,8 @@ def _plain_name(text: str) -> str:
 
 
 def _with_site_fields(ours: Mapping[str, YamlValue], site: Mapping[str, Any]) -> dict[str, YamlValue]:
-    """Return fields of a pod or container with those of the site file: lists are appended to ours, mappings replace
-    ours key by key, and other values replace ours."""
+    """Return our fields of a pod or container, merged with those of the site file: its lists are appended, its mappings
+    replace ours key by key, and its other values replace ours."""
     merged = dict(ours)
     for name, value in site.items():
         mine = merged.get(name)
