@@ -46,6 +46,10 @@ class _Connection:
     def send(self, **content: Any) -> None:
         self._opened.sendall(json.dumps(content).encode() + b"\n")
 
+    def close(self) -> None:
+        self._lines.close()  # which would hold the connection open
+        self._opened.close()
+
     def receive(self) -> Dict[str, Any]:
         content = json.loads(self._lines.readline(_MAX_LINE_BYTES).decode())
         if not isinstance(content, dict):
@@ -80,7 +84,7 @@ def host_meeting(
                 reported = time.monotonic()
                 say(f"waiting for {missing}, {waited:.0f} s of {place.patience:.0f} s")
             with suppress(OSError, ValueError), ExitStack() as arriving:  # nobody came for a second, or a stranger
-                connection = _Connection(arriving.enter_context(closing(server.accept()[0])), 2 * _VISIBLE_SECONDS)
+                connection = arriving.enter_context(closing(_Connection(server.accept()[0], 2 * _VISIBLE_SECONDS)))
                 greeting = connection.receive()
                 if greeting.get("job") == place.job and greeting.get("rank") in range(1, len(names)):
                     connection.send(job=place.job, probe=str(probe or ""))
@@ -102,8 +106,8 @@ def join_meeting(place: Place, rank: int) -> List[str]:
     end = time.monotonic() + place.patience
     while True:
         try:
-            with closing(socket.create_connection((place.address, place.port), timeout=10)) as opened:
-                connection = _Connection(opened, place.patience + 2 * _VISIBLE_SECONDS)
+            opened = socket.create_connection((place.address, place.port), timeout=10)
+            with closing(_Connection(opened, place.patience + 2 * _VISIBLE_SECONDS)) as connection:
                 connection.send(job=place.job, rank=rank)
                 answer = connection.receive()
                 if answer.get("job") == place.job:
