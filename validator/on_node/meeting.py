@@ -65,7 +65,6 @@ def host_meeting(
     Raises MeetingError if a node does not come in time, or does not see the output folder."""
     arrived: Dict[int, _Connection] = {}
     with ExitStack() as stack:
-        stack.callback(_dismiss, arrived)
         probe = None
         if shared:
             probe = shared / f"{FILE_PREFIX}seen-{os.getpid()}-{time.time()}"
@@ -73,31 +72,36 @@ def host_meeting(
             stack.callback(probe.unlink)
         server = stack.enter_context(closing(_listen(place)))
         begun = reported = time.monotonic()
-        while len(arrived) < len(names) - 1:
-            beat()
-            waited = time.monotonic() - begun
-            missing = ", ".join(name for rank, name in enumerate(names) if rank and rank not in arrived)
-            if waited > place.patience:
-                remedy = "`start_wait_minutes` in the site file allows for more"
-                raise MeetingError(f"{missing} did not come within {place.patience:.0f} s; {remedy}")
-            if time.monotonic() > reported + _REPORT_SECONDS:
-                reported = time.monotonic()
-                say(f"waiting for {missing}, {waited:.0f} s of {place.patience:.0f} s")
-            with suppress(OSError, ValueError), ExitStack() as arriving:  # nobody came for a second, or a stranger
-                connection = arriving.enter_context(closing(_Connection(server.accept()[0], 2 * _VISIBLE_SECONDS)))
-                greeting = connection.receive()
-                if greeting.get("job") == place.job and greeting.get("rank") in range(1, len(names)):
-                    connection.send(job=place.job, probe=str(probe or ""))
-                    arrived[greeting["rank"]] = connection
-                    stack.push(arriving.pop_all())
-        unready = [names[rank] for rank, connection in sorted(arrived.items()) if not _is_ready(connection)]
-        if unready:
-            seen = f"{len(names) - len(unready)} of {len(names)} nodes share {shared}"
-            remedy = "name a folder that all see, or set save_on_each_node: true"
-            raise MeetingError("{}, without {}; {}".format(seen, ", ".join(unready), remedy))
+        try:
+            while len(arrived) < len(names) - 1:
+                beat()
+                waited = time.monotonic() - begun
+                missing = ", ".join(name for rank, name in enumerate(names) if rank and rank not in arrived)
+                if waited > place.patience:
+                    remedy = "`start_wait_minutes` in the site file allows for more"
+                    raise MeetingError(f"{missing} did not come within {place.patience:.0f} s; {remedy}")
+                if time.monotonic() > reported + _REPORT_SECONDS:
+                    reported = time.monotonic()
+                    say(f"waiting for {missing}, {waited:.0f} s of {place.patience:.0f} s")
+                with suppress(OSError, ValueError), ExitStack() as arriving:  # nobody came for a second, or a stranger
+                    connection = arriving.enter_context(closing(_Connection(server.accept()[0], 2 * _VISIBLE_SECONDS)))
+                    greeting = connection.receive()
+                    if greeting.get("job") == place.job and greeting.get("rank") in range(1, len(names)):
+                        connection.send(job=place.job, probe=str(probe or ""))
+                        arrived[greeting["rank"]] = connection
+                        stack.push(arriving.pop_all())
+            unready = [names[rank] for rank, connection in sorted(arrived.items()) if not _is_ready(connection)]
+            if unready:
+                seen = f"{len(names) - len(unready)} of {len(names)} nodes share {shared}"
+                remedy = "name a folder that all see, or set save_on_each_node: true"
+                raise MeetingError(f"{seen}, without {', '.join(unready)}; {remedy}")
+        except BaseException:
+            for connection in arrived.values():  # who still waits need not
+                with suppress(OSError):
+                    connection.send(words=None)
+            raise
         for connection in arrived.values():
             connection.send(words=list(words))
-        arrived.clear()
 
 
 def join_meeting(place: Place, rank: int) -> List[str]:
@@ -144,13 +148,6 @@ def _is_ready(connection: _Connection) -> bool:
     with suppress(OSError, ValueError):
         return connection.receive().get("ready") is True
     return False
-
-
-def _dismiss(waiting: Dict[int, _Connection]) -> None:
-    """Tell the nodes that still wait that the run does not start."""
-    for connection in waiting.values():
-        with suppress(OSError):
-            connection.send(words=None)
 
 
 def _becomes_visible(file: Path) -> bool:
