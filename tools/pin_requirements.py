@@ -40,16 +40,15 @@ def requirements() -> str:
     return HEAD + done.stdout.decode()
 
 
-def pinned(text: str) -> dict[str, str]:
-    """Name -> release."""
-    return dict(re.findall(r"(?m)^([\w.-]+)==([^\s;]+)", text))
-
-
-def sbom(releases: dict[str, str]) -> str:
-    """CycloneDX 1.6, without a time or a number of its own: the same contents are the same file."""
+def sbom(text: str) -> str:
+    """Return the pinned packages as CycloneDX 1.6, each with the hashes of its files. The document has no time and no
+    number of its own: the same contents are the same file."""
     own = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     main = _component("application", own["name"], __version__, own["license"])
-    parts = [_component("library", name, release, _license(name)) for name, release in sorted(releases.items())]
+    parts = [
+        {**_component("library", name, release, _license(name)), "externalReferences": [_files(name, lines)]}
+        for name, release, lines in re.findall(r"(?m)^([\w.-]+)==([^\s;]+)((?:.*\\\n)+.*)", text)
+    ]
     links = [{"ref": main["bom-ref"], "dependsOn": [part["bom-ref"] for part in parts]}]
     links += [{"ref": part["bom-ref"], "dependsOn": []} for part in parts]
     whole = {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "metadata": {"component": main}}
@@ -62,6 +61,12 @@ def _component(kind: str, name: str, release: str, licence: str) -> dict[str, ob
     return {"type": kind, "bom-ref": purl, "name": name, "version": release, "licenses": licences, "purl": purl}
 
 
+def _files(name: str, lines: str) -> dict[str, object]:
+    """Return a package's files on the index, of which one is installed."""
+    hashes = [{"alg": "SHA-256", "content": each} for each in re.findall(r"--hash=sha256:(\w+)", lines)]
+    return {"type": "distribution", "url": f"https://pypi.org/simple/{name}/", "hashes": hashes}
+
+
 def _license(name: str) -> str:
     """By SPDX, of the package that is installed; older packages tell the name, or the whole text."""
     told = metadata(name)
@@ -70,4 +75,4 @@ def _license(name: str) -> str:
 
 if __name__ == "__main__":
     REQUIREMENTS.write_text(requirements(), "utf-8")
-    SBOM.write_text(sbom(pinned(REQUIREMENTS.read_text("utf-8"))), "utf-8")
+    SBOM.write_text(sbom(REQUIREMENTS.read_text("utf-8")), "utf-8")

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -37,8 +38,8 @@ AREAS = {
     "trust": "Strangers' repositories",
     "versions": "Releases",
 }
-PACKAGES = ("click", "pyyaml", "cerberus", "pyarrow", "llamafactory", "torch")
 COLUMNS = ("what", "promised", "tried", "failed", "CPU s", "MiB")
+PACKAGES = ("click", "pyyaml", "cerberus", "pyarrow", "llamafactory", "torch")
 
 
 class Row(NamedTuple):
@@ -119,26 +120,36 @@ def recorded(area: str) -> list[Row]:
 
 
 def lines() -> Iterator[str]:
-    """The tables of all areas, in Markdown."""
+    """The tables of all areas, in Markdown. What most rows promise stands above them; columns without a value are left
+    out."""
     for area, title in AREAS.items():
         if rows := recorded(area):
-            yield from (f"### {title}", "", f"| {' | '.join(COLUMNS)} |", "|---|---|---:|---:|---:|---:|")
-            yield from map(_line, rows)
+            most, number = Counter(row.promise for row in rows).most_common(1)[0]
+            common = most if number > 1 else ""
+            yield from (f"### {title}", "")
+            if common:
+                yield from (f"Promised{', if no other promise is named' * (number < len(rows))}: {common}.", "")
+            table = [list(_cells(row, common)) for row in rows]
+            used = [column for column, cells in enumerate(zip(*table, strict=True)) if any(cells)]
+            for line in (COLUMNS, ["---:" if column > 1 else "---" for column in range(len(COLUMNS))], *table):
+                yield f"| {' | '.join(line[column] for column in used)} |"
             yield ""
 
 
-def _line(row: Row) -> str:
-    seconds = "" if row.seconds is None else f"{row.seconds:.2f}"
-    mebibytes = "" if row.mebibytes is None else f"{row.mebibytes:,.0f}"
-    return f"| {row.what} | {row.promise} | {row.tried:,} | {row.failed:,} | {seconds} | {mebibytes} |"
+def _cells(row: Row, common: str) -> Iterator[str]:
+    yield from (row.what, row.promise if row.promise != common else "", f"{row.tried:,}", f"{row.failed:,}")
+    yield "" if row.seconds is None else f"{row.seconds:.2f}"
+    yield "" if row.mebibytes is None else f"{row.mebibytes:,.0f}"
 
 
 def recorded_figures() -> dict[str, float]:
-    """How often promises were tried, and how often they failed; the seconds that no file of a mebibyte exceeds."""
+    """How often promises were tried, and how often they failed; how many answers to a file of a mebibyte were timed,
+    and the seconds that none exceeded."""
     rows = [row for area in AREAS for row in recorded(area)]
     return {
         "tried": sum(row.tried for row in rows),
         "failed": sum(row.failed for row in rows),
+        "mebibyte_answers": sum(row.tried for row in recorded("sizes")),
         "mebibyte_seconds": math.ceil(max(row.seconds or 0 for row in recorded("sizes"))),
     }
 

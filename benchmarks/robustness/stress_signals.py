@@ -236,14 +236,16 @@ def tried(what: str, promise: str, tries: Iterator[str | None]) -> Row:
     return Row(what, promise, len(failures), len([*filter(None, failures)]))
 
 
-def rows(times: int = 1) -> Iterator[Row]:
-    for launcher in LAUNCHERS:
-        for name, moment in MOMENTS.items():
-            for numbers, promise in (((TERM,), PROMISE), ((HUP,), PROMISE), ((INT,), PROMISE), ((INT, INT), KILLED)):
-                what = f"{' and '.join(signal.Signals(number).name for number in numbers)} {name}, {launcher}"
-                yield tried(what, promise, (attempt(launcher, moment, numbers) for _ in range(times)))
-            what = f"SIGKILL of lmf-recipes itself {name}, {launcher}"
-            yield tried(what, ALONE, (attempt(launcher, moment, (KILL,)) for _ in range(times)))
+def rows() -> Iterator[Row]:
+    """A row for each kind of end, tried once at each moment with each launcher."""
+    places = f"{', '.join(MOMENTS)}; {', '.join(LAUNCHERS)}"
+    for what, numbers, promise in (
+        *((signal.Signals(number).name, (number,), PROMISE) for number in (TERM, HUP, INT)),
+        ("SIGINT twice", (INT, INT), KILLED),
+        ("SIGKILL of lmf-recipes itself", (KILL,), ALONE),
+    ):
+        tries = (attempt(launcher, moment, numbers) for launcher in LAUNCHERS for moment in MOMENTS.values())
+        yield tried(f"{what}: {places}", promise, tries)
     launcher = [*LAUNCHERS][-1]
     for what, victim in VICTIMS.items():
-        yield tried(f"SIGKILL of {what}, {launcher}", LOST, (lost(launcher, victim) for _ in range(times)))
+        yield tried(f"SIGKILL of {what}: before the first step; {launcher}", LOST, iter([lost(launcher, victim)]))

@@ -74,7 +74,7 @@ def _outside(kind: str, cases: Sequence[outside.Case]) -> Row:
             recipe.write_text(outside.laid_out(case, Path(name, f"{number}")), "utf-8")
         answers = [answer(["check", "--format", form, "."], here) for form in _FORMS]
     failed = sum(sum(outside.WORD in line for line in _lines(each)) + (each.code != 1) for each in answers)
-    return _row(f"{kind} elsewhere, each key at each type of value", _SHOWN, len(cases) * len(_FORMS), failed, answers)
+    return _row(f"{kind} elsewhere, as text and as JSON", _SHOWN, len(cases) * len(_FORMS), failed, answers)
 
 
 def _lines(given: Answer) -> list[str]:

@@ -26,6 +26,18 @@ def test_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "| a signal | ends it | 3 | 0 |  |  |" in shown
 
 
+def test_what_several_rows_promise_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [Row("a", "ends", 1, 0), Row("b", "ends", 2, 0), Row("c", "goes on", 3, 0)]
+    monkeypatch.setattr(reliability, "recorded", {"signals": rows}.get)
+    shown = ["### Signals", "", "Promised, if no other promise is named: ends.", ""]
+    shown += ["| what | promised | tried | failed |", "| --- | --- | ---: | ---: |"]
+    shown += ["| a |  | 1 | 0 |", "| b |  | 2 | 0 |", "| c | goes on | 3 | 0 |", ""]
+    assert list(reliability.lines()) == shown
+    del rows[2]
+    assert "Promised: ends." in reliability.lines()
+    assert "| a | 1 | 0 |" in reliability.lines()
+
+
 def test_answer(tmp_path: Path) -> None:
     """The real program, its words and what it cost."""
     recipe = tmp_path / "r.yaml"

@@ -57,6 +57,22 @@ HEEDS = f"{SAYS}\nheed(1, 2, 15); say('ready'); got(1, 2, 15)"
 STUBBORN = f"{SAYS}\nheed(1, 2, 15); say('ready')\nwhile True: got(1, 2, 15)"
 # Any signal ends it.
 PLAIN = f"{SAYS}\nsignal.signal(2, signal.SIG_DFL); say('ready'); signal.pause()"
+# In the middle of a save, which ends when a line is read.
+SAVES = f"""{SAYS}
+heed(1, 2, 15)
+os.makedirs("out/checkpoint-5")
+weights, state = "out/checkpoint-5/adapter_model.bin", "out/checkpoint-5/trainer_state.json"
+open(weights, "w").write("…")
+say("ready")
+if not sys.stdin.readline(): got(15)
+open(state, "w").write('{{"global_step": 5}}')
+for path in (weights, state, "out/checkpoint-5"): os.utime(path, (0, 0))  # nothing was written for a while
+say("saved")
+got(1, 2, 15)
+"""
+# A trainer at each moment at which the signals are tried.
+SIGNALS = (INT, TERM, HUP)
+MOMENTS = {"while it starts": PLAIN, "before a save": HEEDS, "in a save": SAVES, "after a save": SAVES}
 # llamafactory-cli, which waits for torchrun, which starts each rank in a session of its own.
 RANKS = f"""{SAYS}
 agent = os.fork()
@@ -160,16 +176,25 @@ def started(
         os.close(reads)
 
 
-@pytest.mark.parametrize("number", [INT, TERM, HUP])
-def test_the_trainer_gets_the_signal_once(number: int, tmp_path: Path) -> None:
-    with started(tmp_path, HEEDS) as run:
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("number", SIGNALS)
+def test_the_trainer_gets_each_signal_once_at_each_moment(number: int, moment: str, tmp_path: Path) -> None:
+    with started(tmp_path, MOMENTS[moment]) as run:
         run.heard("ready")
+        if moment == "after a save":
+            run.type("save")
+            run.heard("saved")
         run.send(number)
+        if moment == "in a save":
+            assert "checkpoint-5 is being saved: the run ends after that, in 1000 s" in run.heard("is being saved")
+            run.type("save")
         code, said = run.end()
-    assert (code, said.count(f"got {number}")) == (128 + number, 1)
+    assert (code, said.count(f"got {number}")) == (128 + number, moment != "while it starts")
+    if moment == "in a save":
+        assert said.index("saved") < said.index("stopping the trainer") < said.index(f"got {number}")
 
 
-@pytest.mark.parametrize("number", [INT, TERM, HUP])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_ranks_in_sessions_of_their_own_get_it_once(number: int, tmp_path: Path) -> None:
     with started(tmp_path, RANKS, HEEDS) as run:
         run.heard("ready", 2)
@@ -234,31 +259,6 @@ def test_nohup_is_respected(tmp_path: Path) -> None:
         run.send(HUP)
         run.send(TERM)
         assert run.end()[0] == 143
-
-
-SAVES = f"""{SAYS}
-heed(15)
-os.makedirs("out/checkpoint-5")
-weights, state = "out/checkpoint-5/adapter_model.bin", "out/checkpoint-5/trainer_state.json"
-open(weights, "w").write("…")
-say("ready")
-if not sys.stdin.readline(): got(15)
-open(state, "w").write('{{"global_step": 5}}')
-for path in (weights, state, "out/checkpoint-5"): os.utime(path, (0, 0))  # nothing was written for a while
-say("saved")
-got(15)
-"""
-
-
-def test_a_save_ends_first(tmp_path: Path) -> None:
-    with started(tmp_path, SAVES) as run:
-        run.heard("ready")
-        run.send(TERM)
-        assert "checkpoint-5 is being saved: the run ends after that, in 1000 s" in run.heard("is being saved")
-        run.type("save")
-        code, said = run.end()
-    assert code == 143
-    assert said.index("saved") < said.index("stopping the trainer") < said.index("got 15")
 
 
 def test_a_checkpoint_has_two_seconds_for_what_is_written_after_its_state(

@@ -53,6 +53,9 @@ def test_the_list_of_parts_is_of_this_release_and_those() -> None:
     main = parts["metadata"]["component"]
     assert (main["name"], main["version"]) == ("llamafactory-recipes", __version__)
     assert {part["name"]: part["version"] for part in parts["components"]} == pinned("release/requirements.txt")
+    files = [each for part in parts["components"] for each in part["externalReferences"]]
+    hashes = [each["content"] for file in files for each in file["hashes"]]
+    assert hashes == re.findall(r"--hash=sha256:(\w+)", (ROOT / "release/requirements.txt").read_text("utf-8"))
     references = {main["bom-ref"], *(part["bom-ref"] for part in parts["components"])}
     assert {link["ref"] for link in parts["dependencies"]} == references
 
