@@ -65,7 +65,8 @@ def repository(folder: Path, ran: Path) -> Path:
     _write(folder / "recipes/known.yaml", _RECIPE.format(model="Qwen/Qwen2.5-7B-Instruct"))
     call = f'!!python/object/apply:os.system ["touch {ran}/yaml-tag"]'
     _write(folder / "recipes/tagged.yaml", _RECIPE.format(model=call))
-    _write(folder / "recipes/interpolated.yaml", _RECIPE.format(model=f"${{oc.env:HOME}}$(touch {ran}/shell)"))
+    text = _RECIPE.format(model=f"${{oc.env:HOME}}$(touch {ran}/shell)")
+    _write(folder / "recipes/interpolated.yaml", f"{text}evaluation_strategy: 'no'\n")  # which --fix renames
     return folder
 
 
