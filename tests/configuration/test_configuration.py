@@ -376,6 +376,7 @@ BAD = [
     ("host_ram = 1", "setting `host_ram` is not known; did you mean `host-ram`?"),
     ("machine = '8xa999'", "`machine`: "),
     ("machine = 8", "`machine`: 8 is no text"),
+    ("machine = 'auto'", "`machine`: device `auto` is not known"),  # which would start the drivers' programs
     ("host-ram = 'much'", '`host-ram`: "much" is no main memory'),
     ("host-ram = nan", "`host-ram`: nan is no main memory"),
     ("host-ram = true", "`host-ram`: true is no main memory"),

@@ -1,5 +1,5 @@
-"""Numbers in the prose of README and docs: each is one that a benchmark recorded (benchmarks/sentences.yaml), one that
-is computed here, one that a command of the page takes or prints, or part of a name or a definition."""
+"""Numbers in the prose of README, SECURITY and docs: each is one that a benchmark recorded (benchmarks/sentences.yaml),
+one that is computed here, one that a command of the page takes or prints, or part of a name or a definition."""
 
 from __future__ import annotations
 
@@ -11,15 +11,25 @@ from pathlib import Path
 import derive
 import figures
 import pytest
+from commands import test_odd_paths
+from dataset import test_token_counting
+from launch import test_trainer
+from robustness import hostile_repository, outside, stress_data
+from rules import test_rules_ranges
+from submit import test_injection
 from support import journeys
 
 from validator import configuration
 from validator.knowledge import models, tables
+from validator.knowledge.path_keys import PATH_KEY_NAMES
+from validator.launch import guard
+from validator.on_node import output_lock
 from validator.plan.base_model import SOON_HOURS
 from validator.recipe.safe_read import _MAX_BYTES
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", "README.zh.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))]
+DOCS = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))
+PAGES = ["README.md", "README.zh.md", "SECURITY.md", *DOCS]
 JOURNEY = re.compile(r"(?s)<!-- journey begins -->.*?<!-- journey ends -->")
 FENCE = re.compile(r"(?ms)^```.*?^```$")
 CODE_OR_ADDRESS = re.compile(r"`[^`\n]*`|\]\([^)]*\)|<!--.*?-->")
@@ -35,7 +45,7 @@ NAMES = [
     r"\bsteps? \d(?: to \d)?",  # of a page
     r"\b90 % band",
     r"over 10 % too little|少报 10 % 以上",  # the heads of a generated table
-    r"\bexit code \d",
+    r"\bexit code \d|\b128 \+ n",
     r"^\| \d+(?:, \d+)* \| (?=[a-z])",  # exit codes in a table
     r"\*\*Answers\*\* \|.*",  # exit codes in a sentence
     r"^\d\. ",  # items of a list
@@ -71,6 +81,24 @@ COMPUTED: dict[str, Callable[[], object]] = {
     "driver {} or later": oldest_driver,
     "up to {:,} characters": lambda: configuration._MAX_CHARACTERS,
     "of {} MiB": lambda: _MAX_BYTES >> 20,
+    "touched every {:.0f} s": lambda: output_lock.BEAT_SECONDS,
+    "sees that within {:.0f} s": lambda: output_lock.BEAT_SECONDS,
+    "until it is {:.0f} s old": lambda: output_lock._STALE_SECONDS,
+    "names it after {:.0f} s": lambda: guard._KILL_SECONDS,
+    "{} kinds of path": lambda: len(test_odd_paths.KINDS),
+    "{} arguments and options": lambda: len([*test_odd_paths.every_value()]),
+    "{} keys of a recipe": lambda: len(PATH_KEY_NAMES) + 3,
+    "{} files that": lambda: len(test_odd_paths.FILES),
+    "of {} keys is": lambda: len(test_rules_ranges.NUMERIC),
+    "Each of {} hostile data sets": lambda: len(stress_data.BOMBS),
+    "less than {} MiB": lambda: stress_data.BOMB_CEILING,
+    "{} s of CPU": lambda: 2 * stress_data.BOMB_SECONDS,
+    "{} tokenizers of strangers": lambda: len(test_token_counting.STRANGERS),
+    "each of {} moments": lambda: len(test_trainer.MOMENTS),
+    "{:,} contents of such files": lambda: len([*outside.cases()]),
+    "{} modules and packages": lambda: len(hostile_repository.MODULES) + len(hostile_repository.PACKAGES),
+    "{} hostile words": lambda: len(test_injection.HOSTILE),
+    "{} places of a recipe": lambda: test_injection.RECIPE.count("{word}"),
 }
 
 
