@@ -9,20 +9,22 @@ from pathlib import Path
 import pytest
 
 from validator.on_node import meeting
-from validator.on_node.meeting import MeetingError, Place, host_meeting, join_meeting, local_address
+from validator.on_node.meeting import MeetingError, MeetingPlace, host_meeting, join_meeting, local_address
 
 NAMES = ("n0", "n1", "n2")
 WORDS = ["overwrite_output_dir=false"]
 
 
-def place(job: str = "7", patience: float = 60.0) -> Place:
+def place(job: str = "7", patience: float = 60.0) -> MeetingPlace:
     """A port that is free."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        return Place("127.0.0.1", free.getsockname()[1], job, patience)
+        return MeetingPlace("127.0.0.1", free.getsockname()[1], job, patience)
 
 
-def met(where: Place, shared: Path | None, joining: list[Place]) -> tuple[Future[None], list[Future[list[str]]]]:
+def met(
+    where: MeetingPlace, shared: Path | None, joining: list[MeetingPlace]
+) -> tuple[Future[None], list[Future[list[str]]]]:
     """What the first node and the others come to; these come before the first listens, and are tried again."""
     with ThreadPoolExecutor() as pool:
         others = [pool.submit(join_meeting, each, rank) for rank, each in enumerate(joining, 1)]

@@ -26,7 +26,7 @@ class MeetingError(Exception):
     """The nodes cannot start together. The message says why; it is empty on a node if the first node says it."""
 
 
-class Place(NamedTuple):
+class MeetingPlace(NamedTuple):
     """Where the nodes of a job meet: address and port of the first node, and the name of the job, by which nodes of
     other jobs are turned away. `patience`: the seconds that nodes wait for each other."""
 
@@ -58,7 +58,7 @@ class _Connection:
 
 
 def host_meeting(
-    place: Place, names: Sequence[str], words: Sequence[str], shared: Optional[Path], beat: Callable[[], None]
+    place: MeetingPlace, names: Sequence[str], words: Sequence[str], shared: Optional[Path], beat: Callable[[], None]
 ) -> None:
     """Wait on the first node until all nodes are ready, and tell them the words to start with. `names`: the nodes, in
     the order of their ranks. `shared`: the output folder, if it is one for all nodes. `beat` is called every second.
@@ -104,7 +104,7 @@ def host_meeting(
             connection.send(words=list(words))
 
 
-def join_meeting(place: Place, rank: int) -> List[str]:
+def join_meeting(place: MeetingPlace, rank: int) -> List[str]:
     """Tell the first node that this one is ready, and return the words that the first node says to start with. Raises
     MeetingError if the first node does not answer in time, or says that the run does not start."""
     end = time.monotonic() + place.patience
@@ -128,7 +128,7 @@ def join_meeting(place: Place, rank: int) -> List[str]:
         time.sleep(1)
 
 
-def _listen(place: Place) -> socket.socket:
+def _listen(place: MeetingPlace) -> socket.socket:
     """Return a socket that listens on all addresses of this node, and waits one second at a time."""
     family = socket.getaddrinfo(place.address, place.port, type=socket.SOCK_STREAM)[0][0]
     server = socket.socket(family, socket.SOCK_STREAM)

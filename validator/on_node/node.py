@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import List, Optional, Sequence
 
 from . import checkpoint_integrity
-from .meeting import MeetingError, Place, host_meeting, join_meeting, local_address
+from .meeting import MeetingError, MeetingPlace, host_meeting, join_meeting, local_address
 from .messages import say, write_log
 from .output_lock import FILE_PREFIX, JobId, LockedError, OutputLock, take_lock
 
@@ -109,7 +109,7 @@ class Node:
         """Return the words that the first node says to start with. Nodes with output folders of their own keep
         theirs."""
         settings, env = self._settings, os.environ
-        place = Place(env["MASTER_ADDR"], int(env["MASTER_PORT"]), env["RDZV_ID"], settings.wait)
+        place = MeetingPlace(env["MASTER_ADDR"], int(env["MASTER_PORT"]), env["RDZV_ID"], settings.wait)
         if self._rank:
             told = join_meeting(place, self._rank)
             return resuming if settings.own_folders else told
