@@ -85,7 +85,7 @@ def jobs(engine: str, run_: RunToSubmit) -> Iterator[str]:
             yield re.sub(r"/etc/lmf-recipes/job|\.lmf-recipes/job", str(node_script.helper_folder()), script)
 
 
-@pytest.mark.parametrize("machine", ["1xcpu", "2x2xa100-80g"])
+@pytest.mark.parametrize("machine", ["1xcpu", "2xa100-80g"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_no_word_of_a_recipe_is_a_command(
     engine: str, machine: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

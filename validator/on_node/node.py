@@ -201,8 +201,10 @@ def clean_output(output: Path, anew: str) -> None:
             part.mkdir(exist_ok=True)
             for each in output.iterdir():
                 if not each.name.startswith(("earlier-", FILE_PREFIX)):
-                    each.rename(part / each.name)
-            part.rename(earlier)
+                    with suppress(FileNotFoundError):  # folders of several nodes may turn out to be one
+                        each.rename(part / each.name)
+            with suppress(FileNotFoundError):
+                part.rename(earlier)
         for message in checkpoint_integrity.quarantine_incomplete(output):
             say(message)
     except OSError as err:

@@ -6,13 +6,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from validator import on_node
-from validator.errors import RecipeError, os_reason
 from validator.escaping import shell_quote
 from validator.knowledge.devices import Device
 from validator.knowledge.node_environment import MAX_OPEN_FILES, node_needs
@@ -90,23 +88,14 @@ def helper_name() -> str:
 
 
 def write_helper(folder: Path) -> bool:
-    """Write the program of a job into `folder`, all of it or nothing. Return False if the folder is there already.
-    Raises RecipeError if it cannot be written."""
-    if safe_read.path_kind(folder):
-        return False
-    atomic_write.make_folder(folder.parent)
-    try:
-        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            part = Path(scratch, folder.name)
-            part.mkdir()
-            for name, text in helper_files().items():
-                (part / name).write_text(text, "utf-8")
-            part.rename(folder)
-    except OSError as err:
-        if safe_read.path_kind(folder):  # another submission wrote it just now
-            return False
-        raise RecipeError(f"the program of the job cannot be written to {folder}: {os_reason(err)}") from None
-    return True
+    """Write the program of a job into `folder`, each file of it whole or not at all, as far as it is not there yet.
+    Return False if the folder is there already. Raises RecipeError if a file cannot be written."""
+    is_new = safe_read.path_kind(folder) is None
+    atomic_write.make_folder(folder)
+    for name, text in helper_files().items():
+        if safe_read.path_kind(folder / name) is None:
+            atomic_write.replace_file(folder / name, text)
+    return is_new
 
 
 def helper_options(work: ClusterJob, engine: str, wait_s: float, notice_s: int = 0) -> list[str]:
