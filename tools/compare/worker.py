@@ -99,6 +99,7 @@ class Program:
         def named(text: str) -> str:
             for place, name in places.items():
                 text = text.replace(place, name)
+            text = re.sub(r"\bjob_[0-9a-f]{8}\b", "job_…", text)  # of the content of the program of a job
             return re.sub(r"<tmp>/[\w.-]+", "<tmp>/…", text)
 
         files = {name: named(text) for name, text in answer["files"].items()}

@@ -94,12 +94,13 @@ def _repository_around(folder: Path) -> tuple[Path, ...]:
 
 
 _MAX_PATTERNS, _MAX_PARTS = 300, 30  # of one .gitignore; of a path from the root of the repository
+_PATH_MAX = 4096  # letters of a path that Linux takes (limits.h); nothing lies at a longer one
 
 
 def is_ignored_by_git(path: Path) -> bool:
     """True if a .gitignore of the repository ignores the absolute path or a folder above it. `**` in the middle of a
     pattern stands for one folder."""
-    for root in _repository_around(path.parent):
+    for root in _repository_around(path.parent) if len(str(path)) <= _PATH_MAX else ():
         depth = len(path.parts) - len(root.parts)
         if depth <= _MAX_PARTS and path.is_relative_to(root):
             return any(_is_ignored_itself(place, root) for place in (path, *path.parents)[:depth])
