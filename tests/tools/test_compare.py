@@ -296,7 +296,7 @@ def _by_itself(asked: Mapping[str, Any]) -> dict[str, Any]:
     out, err = done.stdout, done.stderr
     for place, name in places.items():
         out, err = out.replace(place, name), err.replace(place, name)
-    return answer(out, done.returncode, err)
+    return answer(re.sub(r"\bjob_[0-9a-f]{8}\b", "job_…", out), done.returncode, err)
 
 
 def _shown(told: Mapping[str, Any]) -> list[object]:
