@@ -17,7 +17,7 @@ from validator.on_node import node
 from validator.run.checkpoints import TrainerCheckpoint
 from validator.submit import node_script
 
-HELPER = str(node_script.helper_folder())
+HELPER = str(node_script.program_folder())
 
 
 @pytest.fixture(autouse=True)

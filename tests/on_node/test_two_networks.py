@@ -64,7 +64,7 @@ def node(number: int, folder: Path) -> subprocess.Popen[str]:
         number=number,
         address=ADDRESSES[number],
         first=ADDRESSES[0],
-        helper=node_script.helper_folder(),
+        helper=node_script.program_folder(),
         python=sys.executable,
     )
     words = ["unshare", "--net", "--uts", "--mount", "bash", "-c", script]

@@ -77,12 +77,12 @@ def jobs(engine: str, run_: RunToSubmit) -> Iterator[str]:
     """The scripts of an engine's job."""
     if engine == "slurm":
         site = Site(slurm=Slurm(hours=1.0, logs="logs"))
-        node_script.write_helper(slurm.helper_path(run_.work, site.slurm))
+        node_script.write_program(slurm.program_path(run_.work, site.slurm))
         yield slurm.batch_script([run_.work], site)
     else:
         site = cluster()
         for script in scripts(task(run_, site) if engine == "skypilot" else job(run_, site)):
-            yield re.sub(r"/etc/lmf-recipes/job|\.lmf-recipes/job", str(node_script.helper_folder()), script)
+            yield re.sub(r"/etc/lmf-recipes/job|\.lmf-recipes/job", str(node_script.program_folder()), script)
 
 
 @pytest.mark.parametrize("machine", ["1xcpu", "2xa100-80g"])

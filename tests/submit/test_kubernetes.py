@@ -97,7 +97,7 @@ def test_a_pod_finds_the_script_and_the_program_that_it_starts(there: Path) -> N
         assert made.container["command"] == ["bash", "/etc/lmf-recipes/run.sh"]
         start = 'exec python3 /etc/lmf-recipes/job node "${job[@]}" -- "${command[@]}"\n'
         assert held.pop("run.sh").endswith(start)
-        assert held == {f"job/{name}": text for name, text in node_script.helper_files().items()}
+        assert held == {f"job/{name}": text for name, text in node_script.program_files().items()}
 
 
 def test_both_kinds_have_all_nodes(there: Path) -> None:

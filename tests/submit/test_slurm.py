@@ -102,7 +102,7 @@ CASES: dict[str, tuple[list[ClusterJob], Site]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_script(case: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_script, "helper_name", lambda: "job_HASH")
+    monkeypatch.setattr(node_script, "program_name", lambda: "job_HASH")
     text, golden = slurm.batch_script(*CASES[case]), GOLDEN / f"{case}.sh"
     if request.config.getoption("--golden"):
         GOLDEN.mkdir(exist_ok=True)
@@ -371,7 +371,7 @@ def ran(
         (folder / "bin" / name).chmod(0o755)
     (folder / "run.yaml").touch()
     there = [replace(each, recipe=folder / "run.yaml", output=folder / each.name) for each in works]
-    node_script.write_helper(slurm.helper_path(there[0], site.slurm))
+    node_script.write_program(slurm.program_path(there[0], site.slurm))
     words = ["bash", "-c", slurm.batch_script(there, site)]
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=600, check=False)
     logs = [log.read_text() for log in sorted(folder.glob("*.out"))]

@@ -113,7 +113,7 @@ def sent(parcel: Uploads, folder: Path) -> None:
     for place, source in {**parcel.files, **parcel.data}.items():
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if source.is_dir() else shutil.copyfile)(source, folder / place)
-    shutil.copytree(node_script.helper_folder(), folder / ".lmf-recipes" / "job")
+    shutil.copytree(node_script.program_folder(), folder / ".lmf-recipes" / "job")
 
 
 def together(script: str, folder: Path, nodes: Sequence[Mapping[str, str]]) -> list[str]:

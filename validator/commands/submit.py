@@ -87,7 +87,7 @@ def command(
         print_lines(note, err=True)
     if write:
         if run.program:
-            node_script.write_helper(run.program)
+            node_script.write_program(run.program)
         atomic_write.replace_untouched_file(write, run.text)
         then = f"; start it: {run.start} {shell_quote(str(write))}" if dry_run and run.start else ""
         print_lines(f"the job is in {write}{then}", err=True)

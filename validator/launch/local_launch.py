@@ -182,12 +182,8 @@ class TrainingProcess:
         if shutil.which(name, path=process.env.get("PATH", os.defpath)) is None:
             raise RecipeError(f"{name} cannot be started: it is not on PATH")
         read_end, self._commands = os.pipe()
-        guard_args = [
-            str(read_end),
-            str(grace),
-            str(output or ""),
-            *((str(lock.file), lock.token) if lock else ("", "")),
-        ]
+        held = (str(lock.file), lock.token) if lock else ("", "")
+        guard_args = [str(read_end), str(grace), str(output or ""), *held]
         self._guard = subprocess.Popen(
             [sys.executable, "-I", "-c", _GUARD_CODE, str(_PACKAGE_PARENT), *guard_args, *process.words],
             env=process.env, stdout=stdout, pass_fds=(read_end,), start_new_session=True,

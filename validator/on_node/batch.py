@@ -1,5 +1,5 @@
-"""What the batch script of a SLURM job runs on its first node: it says where the nodes meet, starts the program of the
-nodes by srun, and queues the job again before its time limit and after the loss of a node."""
+"""The batch step of a SLURM job, on the job's first node: tell the nodes where they meet, start the program of the
+nodes with srun, and queue the job again before its time limit and after the loss of a node."""
 
 import os
 import re
@@ -68,7 +68,8 @@ class Batch:
         return is_new and (self._is_finished() or now + self._seconds_between_checkpoints() > deadline)
 
     def _queue_again(self, why: str) -> None:
-        """Queue the job again, which ends it, unless the run has come to its end, or no further since this start."""
+        """Queue the job again, which ends this start of it. Do nothing if the run is complete, or if it has written no
+        checkpoint since this start."""
         last = last_checkpoint(self._output)
         if self._is_finished():
             return
@@ -99,9 +100,9 @@ class Batch:
 
 
 def _set_meeting_place(nodes: int) -> None:
-    """Set MASTER_ADDR, MASTER_PORT, RDZV_ID and NODE_NAMES for the nodes. They meet at the first one, which this is, by
-    the address from which it reaches the second: a name can lead to the loopback address on its own node, be known to
-    SLURM alone, or be that of several nodes. The port is that of the job, because a node may run several jobs; it stays
+    """Set MASTER_ADDR, MASTER_PORT, RDZV_ID and NODE_NAMES for the nodes. The address is the one from which this node,
+    the first, reaches the second: a name can lead to the loopback address on its own node, be known to SLURM alone, or
+    be that of several nodes. The port is computed from the job number, because a node may run several jobs; it stays
     below 32768, where the kernel's own range of ports begins."""
     number, address = os.environ["SLURM_JOB_ID"], "127.0.0.1"
     if nodes > 1:

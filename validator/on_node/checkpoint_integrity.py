@@ -34,7 +34,7 @@ def integrity_problem(folder: Path) -> Optional[str]:
     try:
         return next(_integrity_problems(folder), None)
     except OSError as err:
-        return f"cannot be read: {_os_reason(err)}"
+        return f"cannot be read: {os_reason(err)}"
 
 
 def result_problem(folder: Path) -> Optional[str]:
@@ -43,10 +43,10 @@ def result_problem(folder: Path) -> Optional[str]:
     try:
         return next(_result_problems(folder), None)
     except OSError as err:
-        return f"cannot be read: {_os_reason(err)}"
+        return f"cannot be read: {os_reason(err)}"
 
 
-def _os_reason(err: OSError) -> str:
+def os_reason(err: OSError) -> str:
     """Return the operating system's text for an error. Repeats `errors.os_reason`, because this package is not
     installed on the nodes of a job."""
     return (err.strerror or str(err)).lower()

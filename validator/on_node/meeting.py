@@ -27,8 +27,8 @@ class MeetingError(Exception):
 
 
 class MeetingPlace(NamedTuple):
-    """Where the nodes of a job meet: address and port of the first node, and the name of the job, by which nodes of
-    other jobs are turned away. `patience`: the seconds that nodes wait for each other."""
+    """The meeting point of a job: address and port of its first node. `job`: the name of the job; nodes of other jobs
+    are turned away. `patience`: the seconds that nodes wait for each other."""
 
     address: str
     port: int
@@ -37,7 +37,8 @@ class MeetingPlace(NamedTuple):
 
 
 class _Connection:
-    """Both sides send JSON objects, one in a line. Raises OSError or ValueError if the other side does not."""
+    """A connection on which both sides send JSON objects, one a line. Its methods raise OSError if the connection ends,
+    and ValueError if the other side sends something else."""
 
     def __init__(self, opened: socket.socket, timeout: float) -> None:
         opened.settimeout(timeout)

@@ -1,4 +1,4 @@
-"""Messages of a job for its user, and the log of a node.
+"""Messages of a job for its user, the log of a node, and the node's name.
 
 Each of several nodes of a SLURM job writes a log of its own. What this program says also goes to the log of the job,
 where the user looks first."""
@@ -15,6 +15,11 @@ def say(text: str) -> None:
     line = f"lmf-recipes: {text}\n".encode("utf-8", "surrogateescape")
     for stream in [*_JOB_LOG, 2]:
         os.write(stream, line)
+
+
+def node_name() -> str:
+    """Return the name of this node, by which SLURM calls it if the job is one of SLURM."""
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
 
 
 def write_log(path: str) -> None:

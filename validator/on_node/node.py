@@ -1,4 +1,4 @@
-"""What each node of a job does: it locks and cleans the output folder, prepares itself, meets the others, and trains.
+"""The work of each node of a job: lock and clean the output folder, prepare the node, meet the other nodes, and train.
 
 The node reports what is wrong in one line, and ends with 1. Settings that the user, the image or the site has made in
 the environment are kept."""
@@ -17,7 +17,7 @@ from typing import List, Optional, Sequence
 
 from . import checkpoint_integrity
 from .meeting import MeetingError, MeetingPlace, host_meeting, join_meeting, local_address
-from .messages import say, write_log
+from .messages import node_name, say, write_log
 from .output_lock import FILE_PREFIX, JobId, LockedError, OutputLock, take_lock
 
 _RANK_VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -45,7 +45,7 @@ class Node:
         run it, or 143 after SIGTERM."""
         signal.signal(signal.SIGTERM, self._note_end)
         if self._settings.log:
-            write_log(f"{self._settings.log}-{_job_label()}-{_node_name()}-{self._rank}.out")
+            write_log(f"{self._settings.log}-{_job_label()}-{node_name()}-{self._rank}.out")
         try:
             code = self._prepare_and_train(words)
         except (NodeError, MeetingError, LockedError) as err:
@@ -86,7 +86,7 @@ class Node:
         program = command[2] if command[0] == "timeout" else command[0]
         if shutil.which(program) is None:
             remedy = "setup in the site file takes lines for it"
-            raise NodeError(f"{program} is not in the path of {_node_name()}; {remedy}")
+            raise NodeError(f"{program} is not in the path of {node_name()}; {remedy}")
         if settings.machine and shutil.which("lmf-recipes"):
             # The doctor ends with 1 if this node is not fit for the run; any other end is its own.
             code = self._wait(["lmf-recipes", "doctor", "--machine", settings.machine, *arguments])
@@ -154,26 +154,22 @@ class Node:
 
 
 def _job_label() -> str:
-    """Return the number of a SLURM job as its log has it: of a job of an array, that of the array and its own."""
+    """Return the number of the SLURM job as it stands in the name of its log, such as `7`, or `7_0` in an array."""
     env = os.environ
     array = env.get("SLURM_ARRAY_JOB_ID")
     return f"{array}_{env['SLURM_ARRAY_TASK_ID']}" if array else env["SLURM_JOB_ID"]
 
 
-def _node_name() -> str:
-    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
-
-
 def _require_access(recipe: str, output: Path, rank: int) -> None:
     if not os.access(recipe, os.R_OK):
-        raise NodeError(f"{_node_name()} does not see {recipe}; put it where all nodes do")
+        raise NodeError(f"{node_name()} does not see {recipe}; put it where all nodes do")
     probe = output / f"{FILE_PREFIX}writable-{rank}"
     try:
         output.mkdir(parents=True, exist_ok=True)
         probe.write_text("")
         probe.unlink()
     except OSError as err:
-        raise NodeError(f"{_node_name()} cannot write to {output}: {_reason(err)}") from None
+        raise NodeError(f"{node_name()} cannot write to {output}: {checkpoint_integrity.os_reason(err)}") from None
 
 
 def last_checkpoint(output: Path) -> Optional[int]:
@@ -208,12 +204,8 @@ def clean_output(output: Path, anew: str) -> None:
         for message in checkpoint_integrity.quarantine_incomplete(output):
             say(message)
     except OSError as err:
-        found = f"{err.filename or output} cannot be put in order for this run: {_reason(err)}"
+        found = f"{err.filename or output} cannot be put in order for this run: {checkpoint_integrity.os_reason(err)}"
         raise NodeError(f"{found}; rename or remove it") from None
-
-
-def _reason(err: OSError) -> str:
-    return (err.strerror or str(err)).lower()
 
 
 def raise_limits(open_files: int) -> None:

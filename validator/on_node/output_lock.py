@@ -19,6 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable, List, NamedTuple, Optional
 
+from .messages import node_name
+
 # Names of the lock and of files beside it. The Trainer's upload to the hub leaves out what begins with `_`
 # (transformers/trainer.py, push_to_hub).
 FILE_PREFIX = "_running."
@@ -121,7 +123,7 @@ def take_lock(
     reports. Raises LockedError if another run goes on there."""
     me = _Holder(
         token=f"{random.SystemRandom().getrandbits(128):032x}",
-        node=os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
+        node=node_name(),
         kernel=_kernel_identity(),
         processes=[_process_identity(os.getpid())],
         job=job,
@@ -235,8 +237,8 @@ def _replace_text(lock: Path, text: str) -> None:
 
 
 def _read_holder(lock: Path) -> Optional[_Holder]:
-    """Return the content of a lock; None if there is no such file. A text that is no lock, or is just being written, is
-    that of an unknown holder."""
+    """Return the holder that a lock names; None if there is no such file. The holder is unknown if the file cannot be
+    read, or if its text is not that of a lock, for example because another process is just writing it."""
     try:
         text = lock.read_text("utf-8")
     except FileNotFoundError:

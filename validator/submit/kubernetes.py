@@ -186,7 +186,7 @@ def _configmap_files(work: ClusterJob, site: Site, uploads: Uploads, kind: _JobK
         lines += [brought, cluster_job.pip_line(work.pip_requirements)]
     setup, program = site.kubernetes.setup, f"{_SCRIPT_FOLDER}/{_PROGRAM_NAME}"
     script = node_script.build_node_script(work, site, "Kubernetes", program, setup, lines)
-    files = {_SCRIPT_NAME: script, **node_script.helper_files(), **read}
+    files = {_SCRIPT_NAME: script, **node_script.program_files(), **read}
     if (size := sum(len(each.encode()) for each in files.values())) > _MAX_CONFIGMAP_BYTES:
         raise RecipeError(
             f"recipe, DeepSpeed configuration and data set registry are {size >> 10:,} KiB together, a ConfigMap holds "
@@ -252,7 +252,9 @@ def _volumes_and_mounts(inputs: _PodInputs) -> tuple[list[YamlValue], list[YamlV
 
 def _script_items() -> list[YamlValue]:
     """Return where the files of the ConfigMap that a pod runs lie in its script folder."""
-    program: list[YamlValue] = [{"key": name, "path": f"{_PROGRAM_NAME}/{name}"} for name in node_script.helper_files()]
+    program: list[YamlValue] = [
+        {"key": name, "path": f"{_PROGRAM_NAME}/{name}"} for name in node_script.program_files()
+    ]
     return [{"key": _SCRIPT_NAME, "path": _SCRIPT_NAME}, *program]
 
 

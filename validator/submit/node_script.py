@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,34 +72,35 @@ def container_mounts(device: Device, count: int, nodes: int = 1) -> ContainerMou
     )
 
 
-def helper_folder() -> Path:
+def program_folder() -> Path:
     """Return the folder of the program that runs a job on its nodes."""
     return Path(on_node.__file__).parent
 
 
-def helper_files() -> Mapping[str, str]:
+@cache
+def program_files() -> Mapping[str, str]:
     """Return the text of each file of the program that runs a job on its nodes."""
-    return {file.name: file.read_text("utf-8") for file in sorted(safe_read.glob_folder(helper_folder(), "*.py"))}
+    return {file.name: file.read_text("utf-8") for file in sorted(safe_read.glob_folder(program_folder(), "*.py"))}
 
 
-def helper_name() -> str:
+def program_name() -> str:
     """Return the name of the folder with the program of a job. A job keeps the program that it was submitted with, so
     the name has a hash of the content."""
-    return f"job_{hashlib.sha256(repr(helper_files()).encode()).hexdigest()[:8]}"
+    return f"job_{hashlib.sha256(repr(program_files()).encode()).hexdigest()[:8]}"
 
 
-def write_helper(folder: Path) -> bool:
+def write_program(folder: Path) -> bool:
     """Write the program of a job into `folder`, each file of it whole or not at all, as far as it is not there yet.
     Return False if the folder is there already. Raises RecipeError if a file cannot be written."""
     is_new = safe_read.path_kind(folder) is None
     atomic_write.make_folder(folder)
-    for name, text in helper_files().items():
+    for name, text in program_files().items():
         if safe_read.path_kind(folder / name) is None:
             atomic_write.replace_file(folder / name, text)
     return is_new
 
 
-def helper_options(work: ClusterJob, engine: str, wait_s: float, notice_s: int = 0) -> list[str]:
+def program_options(work: ClusterJob, engine: str, wait_s: float, notice_s: int = 0) -> list[str]:
     """Return the options of the program of a job (`on_node/main.py`), such as `--recipe=PATH`. `wait_s`: the seconds
     that nodes wait for each other. `notice_s`: the seconds before the time limit at which the scheduler warns."""
     needs = node_needs(work.device)
@@ -140,7 +142,7 @@ def torchrun_env_lines(work: ClusterJob) -> list[str]:
     if work.launcher != "torchrun":
         return []
     return [
-        "# torchrun must not restart by itself: restarts can hang, and skip the clean-up below",
+        "# torchrun must not restart by itself: restarts can hang, and skip the clean-up of a start",
         "unset MIN_NNODES MAX_NNODES MAX_RESTARTS",
         f"export FORCE_TORCHRUN=1 NNODES={work.nodes} NPROC_PER_NODE={work.devices}",
     ]
@@ -158,11 +160,11 @@ _OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFF
 
 
 def build_node_script(
-    work: ClusterJob, site: Site, engine: str, helper: str, setup: Iterable[str], rendezvous_lines: Iterable[str],
+    work: ClusterJob, site: Site, engine: str, program: str, setup: Iterable[str], rendezvous_lines: Iterable[str],
     timeout_h: float | None = None,
 ) -> str:  # fmt: skip
     """Return the whole script for one node, from the set-up lines to the start of the program of the job, whose folder
-    is `helper` on the node.
+    is `program` on the node.
 
     `engine` is the scheduler, `setup` holds the set-up lines for it. `rendezvous_lines` set RDZV_ID, NODE_RANK,
     MASTER_ADDR and MASTER_PORT. `timeout_h` is the number of hours after which the script itself ends the run (None:
@@ -179,8 +181,8 @@ def build_node_script(
         *export_lines(variables),
         *site_export_lines(site),
         "",
-        *array_lines("job", helper_options(work, engine, 60 * site.start_wait_minutes)),
+        *array_lines("job", program_options(work, engine, 60 * site.start_wait_minutes)),
         *array_lines("command", words),
-        f'exec python3 {shell_quote(helper)} node "${{job[@]}}" -- "${{command[@]}}"',
+        f'exec python3 {shell_quote(program)} node "${{job[@]}}" -- "${{command[@]}}"',
     ]
     return "".join(f"{line}\n" for line in lines)

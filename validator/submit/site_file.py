@@ -82,12 +82,12 @@ class SkyPilot:
 @dataclass(frozen=True)
 class Kubernetes:
     """Settings for a Kubernetes job. `kind` is TrainJob or PyTorchJob; `runtime` is the ClusterTrainingRuntime of a
-    TrainJob. `claim` is the PersistentVolumeClaim that holds model, data and results, and `mount` is its path in the
-    pods. `resource` is the name under which the cluster offers the device; `limits` are further resources of a node,
-    such as network adapters. `secret` is the Kubernetes secret that holds HF_TOKEN, `secrets` names the
-    secret of each other variable. `labels` and `annotations` are
-    those of the job and of its pods. `node_selector` and `tolerations`, further fields of the pods' specification
-    (`pod`) and further fields of their container (`container`) are in Kubernetes' format."""
+    TrainJob. `claim` is the PersistentVolumeClaim that holds model, data and results, and `mount` is its path in
+    the pods. `resource` is the name under which the cluster offers the device; `limits` are further resources of a
+    node, such as network adapters. `secret` is the Kubernetes secret that holds HF_TOKEN, `secrets` names the
+    secret of each other variable. `labels` and `annotations` are those of the job and of its pods. `node_selector`
+    and `tolerations`, further fields of the pods' specification (`pod`) and further fields of their container
+    (`container`) are in Kubernetes' format."""
 
     kind: str = "TrainJob"
     namespace: str = ""

@@ -112,7 +112,7 @@ def task_file(work: ClusterJob, site: Site, uploads: Uploads) -> str:
     cannot make the device run and the site file names no image."""
     section, resources = site.skypilot, task_resources(work, site.skypilot)
     # Paths on this machine count from the folder that `sky` is started in.
-    brought = {_PROGRAM_PLACE: node_script.helper_folder(), **uploads.files, **uploads.data}
+    brought = {_PROGRAM_PLACE: node_script.program_folder(), **uploads.files, **uploads.data}
     sent = {place: str(relative_to_cwd(path)) for place, path in brought.items()}
     volumes: dict[str, YamlValue] = {"volumes": section.volumes} if section.volumes else {}
     rendezvous = node_script.script_lines("skypilot")

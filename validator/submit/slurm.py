@@ -112,7 +112,7 @@ def prepare(runs: Sequence[RunToSubmit], site: Site) -> Submission:
         return Submission(batch_script([each.work for each in runs], site), resumed, lambda: ["nothing is submitted"])
     job = batch_script(works, site)
     notes = [*resumed, *submission_notes(works, site)]
-    program, start = helper_path(works[0], site.slurm), _start_command(works[0], site.slurm)
+    program, start = program_path(works[0], site.slurm), _start_command(works[0], site.slurm)
     return Submission(job, notes, lambda: _submit_script(job, works, site), start, program)
 
 
@@ -153,16 +153,16 @@ def submission_notes(works: Sequence[ClusterJob], site: Site) -> Iterator[str]:
         yield from cluster_job.loss_notes(work)
         if site.slurm.container:
             mounted = [Path([*mount.split(":"), mount][1]) for mount in site.slurm.mounts]
-            for path in (work.recipe, work.output, helper_path(work, site.slurm)):
+            for path in (work.recipe, work.output, program_path(work, site.slurm)):
                 if not any(path.is_relative_to(folder) for folder in mounted):
                     yield f"`{path}` is in no mount of the container; add its folder to `slurm.mounts` of the site file"
 
 
 def _submit_script(job: str, works: Sequence[ClusterJob], site: Site) -> Iterator[str]:
     merged, several = cluster_job.merge_into_array(works), len(works) if len(works) > 1 else 0
-    log, program = log_path(merged, site.slurm, several), helper_path(merged, site.slurm)
+    log, program = log_path(merged, site.slurm, several), program_path(merged, site.slurm)
     new = [folder for folder in (program.parent, *program.parent.parents) if not safe_read.path_kind(folder)]
-    is_new_program = node_script.write_helper(program)  # SLURM makes no folder for the log, and this does
+    is_new_program = node_script.write_program(program)  # SLURM makes no folder for the log, and this does
     try:
         number = queue_job(job)
     except RecipeError:
@@ -197,7 +197,7 @@ def _run_lines(work: ClusterJob, name: str, site: Site, hours: float) -> list[st
     """Return bash lines that set the variables of one run: its command, the options of the program that runs the job,
     and the environment. `name` is the name of the job, which may be an array. `hours` is the time limit."""
     notice, wait_s = requeue_notice_s(work, hours), 60 * site.start_wait_minutes
-    options = node_script.helper_options(work, "SLURM", wait_s, notice)
+    options = node_script.program_options(work, "SLURM", wait_s, notice)
     # Each of several nodes has a log of its own.
     options += [f"--log={_log_folder(work, site.slurm) / name}"] if work.nodes > 1 else []
     return [
@@ -266,9 +266,9 @@ def _log_folder(work: ClusterJob, slurm: Slurm) -> Path:
     return safe_read.expand_home(slurm.logs).absolute() if slurm.logs else work.output.parent
 
 
-def helper_path(work: ClusterJob, slurm: Slurm) -> Path:
+def program_path(work: ClusterJob, slurm: Slurm) -> Path:
     """Return the folder with the program of the job, which all nodes see: beside the logs."""
-    return _log_folder(work, slurm) / ".lmf-recipes" / node_script.helper_name()
+    return _log_folder(work, slurm) / ".lmf-recipes" / node_script.program_name()
 
 
 def start_lines(work: ClusterJob, slurm: Slurm) -> list[str]:
@@ -278,7 +278,7 @@ def start_lines(work: ClusterJob, slurm: Slurm) -> list[str]:
     return [
         "# The program of the job, in readable Python (main.py lists the options): the lock of the output folder,",
         "# half-written checkpoints, how the nodes meet, and queueing again before the time limit",
-        f"program={shell_quote(str(helper_path(work, slurm)))}",
+        f"program={shell_quote(str(program_path(work, slurm)))}",
         'fail() { echo "lmf-recipes: $*" >&2; exit 1; }',
         '[ -r "$program" ] || fail "$(hostname) does not see $program; lmf-recipes submit --write FILE writes it"',
         'command -v python3 >/dev/null || fail "$(hostname) has no python3 (3.6 or later)"',
