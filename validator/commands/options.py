@@ -234,8 +234,15 @@ def locate_recipe(recipe: str, overrides: Sequence[str] = ()) -> bundled_recipes
     none."""
     require_settings(recipe, overrides)
     located = bundled_recipes.locate_recipe(recipe, overrides)
-    if located.path != "-" and "://" not in recipe and not (os.path.lexists(located.path) or near_path(located.path)):
-        raise RecipeError(f"{located.path}: no such file; {bundled_recipes.NEW_RECIPE} makes a recipe")
+    if located.path != "-" and "://" not in recipe:
+        try:
+            os.lstat(located.path)
+        except (FileNotFoundError, NotADirectoryError):
+            if not near_path(located.path):
+                found = f"{located.path}: no such file"
+                raise RecipeError(f"{found}; {bundled_recipes.NEW_RECIPE} makes a recipe") from None
+        except (OSError, ValueError):
+            pass  # such as a name that is too long, which is told when the file is read
     if note := bundled_recipes.catalogue_note(recipe):
         print_lines(note, err=True)
     return located
